@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from streamfl.contract.role import IgnoredRecord, PeerError
+from streamfl.contract.role import BadRecord, IgnoredRecord
 from streamfl.records.fields import shown
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, number_of
@@ -97,7 +97,7 @@ class Debezium(PlainContent):
         if schema.kind == "JSON":
             return self._anything(value[LENGTH:])
         if schema.kind != "AVRO":
-            raise PeerError(
+            raise BadRecord(
                 "malformed",
                 f"the schema {number} is one of {schema.kind}: AVRO or JSON is expected for Debezium",
             )

@@ -31,4 +31,4 @@ class PlainContent(ABC):
     @abstractmethod
     def _read(self, value: bytes) -> Any:
         """The content of a record. ValueError if it cannot be read, IgnoredRecord if it is no message,
-        PeerError or NotYetReadable if its schema cannot be used."""
+        BadRecord or NotYetReadable if its schema cannot be used."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import framed, missing_extra, no_schema, number_of, with_indexes
 from streamfl_connectors.plain_content import PlainContent
@@ -294,7 +294,7 @@ class Protobuf(PlainContent):
             assert self._registry is not None
             schema = self._registry.schema(number)
             if schema.kind != "PROTOBUF":
-                raise PeerError("malformed", f"the schema {number} is one of {schema.kind}, not of PROTOBUF")
+                raise BadRecord("malformed", f"the schema {number} is one of {schema.kind}, not of PROTOBUF")
             if len(self._known) >= MOST_SCHEMAS:
                 del self._known[next(iter(self._known))]
             messages = self._known[number] = Messages.of_schema(schema)

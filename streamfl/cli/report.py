@@ -18,11 +18,11 @@ from streamfl.cli.named_topics import find_topic, records_between
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.unreadable import opened
 from streamfl.contract.role import (
+    BadRecord,
     ConfigurationError,
     DataError,
     IgnoredRecord,
     NotYetReadable,
-    PeerError,
     Record,
 )
 from streamfl.contract.system import find_system, load, systems_with
@@ -208,7 +208,7 @@ class _Topics:
                 break
             try:
                 seen.append(ReadRecord(record.timestamp, record.partition, record_size(record), says(record)))
-            except (PeerError, IgnoredRecord):
+            except (BadRecord, IgnoredRecord):
                 continue
             except NotYetReadable as error:
                 raise BusUnavailable(str(error)) from None
