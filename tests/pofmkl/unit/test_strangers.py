@@ -3,7 +3,6 @@ dimension, the model."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -343,16 +342,6 @@ def test_who_was_seen_by_a_clock_that_was_ahead_does_not_stay_for_ever() -> None
 # ---- the dimension
 
 
-def test_the_first_message_does_not_fix_the_dimension() -> None:
-    """Protects a new federation: what is configured counts, an update of another dimension is refused and
-    remembered nowhere."""
-    role, state = server(), State()
-    first = role.receive([update("x", 1, dimension=7), update("y", 1, dimension=7, kernels=())], 1000.0)
-    assert reasons(first) == ["configuration", "configuration"]
-    assert role.receive([update("a", 1)], 1000.0) == []
-    assert marker_of(remember(role, state)).dimension == 2
-
-
 def test_a_new_server_without_features_ends_with_what_to_add() -> None:
     """Protects a new federation: nobody's first message decides what its samples consist of."""
     with pytest.raises(ConfigurationError, match=r"federation\.features is missing.*features = \["):
@@ -577,19 +566,3 @@ def test_parameters_that_cannot_be_are_refused_and_told() -> None:
     assert publish(model, 7, value=2.0) == []
     assert float(model.parameters[0, 0]) == 2.0
     assert table_is_in_use(model)
-
-
-def test_every_record_that_mends_is_one_that_clients_take() -> None:
-    """Protects the way back: what the server publishes anew is taken by a client that a stranger led
-    astray."""
-    role, state, model = server(targets=True), State(), ModelTable(KERNELS, ROW, 2, 1, 0, np.float32)
-    role.receive([update("a", 1, kernels=(0, 1, 2), step=0.1)], 1000.0)
-    remember(role, state)
-    model.apply(ShardVersion(VERSION, 0, 2, 0, 10**6, 10**6), 0)
-    role.receive([update("a", 2, 10**6, kernels=(0,), step=0.1)], 1000.0)
-    for change in itertools.chain(remember(role, state)):
-        if change.channel == "model":
-            model.apply(decode_model(change.key, change.value), 0)
-    assert (model.versions, model.trouble) == ((2,), None)
-    for kernel in range(KERNELS):
-        np.testing.assert_array_equal(model.parameters[kernel], parameters_in(state, kernel))
