@@ -162,12 +162,17 @@ class Connection:
             yield from map(made, records)
 
     def records(
-        self, topic: str, offsets: Mapping[int, int], patience: float = math.inf
+        self,
+        topic: str,
+        offsets: Mapping[int, int],
+        patience: float = math.inf,
+        group: str = "streamfl-follow",
     ) -> Generator[Record, None, None]:
-        """The undecoded records from these offsets on, until none came for ``patience`` seconds."""
+        """The undecoded records from these offsets on, until none came for ``patience`` seconds. group: the
+        beginning of the name of a consumer group."""
         # A new group that never commits: its only member gets every partition, and no offsets are left
         # behind.
-        subscription = Subscription(f"streamfl-follow-{uuid.uuid4()}", (topic,), guarantee="at_least_once")
+        subscription = Subscription(f"{group}-{uuid.uuid4()}", (topic,), guarantee="at_least_once")
         with closing(self.bus.session(subscription)) as session:
             heard = time.monotonic()
             while time.monotonic() - heard < patience:

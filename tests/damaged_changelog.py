@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from random import Random
 
-from streamfl.testing.fuzz.resumed import MemoryFederation, Resumed
+from resumed import MemoryFederation, Resumed
 
 DAMAGES = 40
 

@@ -10,18 +10,18 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import msgspec
 
 from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, framed, missing_extra, no_schema, number_of
+from streamfl_connectors.plain_content import PlainContent
 from streamfl_connectors.registry import MOST_SCHEMAS, Registry, Schema
 
 __all__ = ["Avro", "AvroSchema", "schema_of"]
 
-Decoded = TypeVar("Decoded")
 Convert = Callable[[Any], Any]
 
 WIDTHS = {"null": 0, "boolean": 1, "int": 1, "long": 1, "bytes": 1, "string": 1, "float": 4, "double": 8}
@@ -98,7 +98,7 @@ class AvroSchema:
         return stream.getvalue()
 
 
-class Avro:
+class Avro(PlainContent):
     """Records in Avro.
 
     schema: the schema of all records; None: each record names one of the registry. subject: ``encode`` writes
@@ -146,13 +146,6 @@ class Avro:
         found = cls.for_topic(section, setting)
         found._subject, found._new = f"{topic}-value", json.dumps(schema_of(kind))
         return found
-
-    def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, BadRecord or
-        NotYetReadable."""
-        if type is Any:
-            return cast(Callable[[bytes], Decoded], self._read)
-        return lambda value: msgspec.convert(self._read(value), type)
 
     def encode(self, content: Any) -> bytes:
         """The bytes of a mapping or Struct, by the file's schema or the newest of the registry."""

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
-
-import msgspec
+from typing import Any, cast
 
 from streamfl.contract.role import BadRecord, IgnoredRecord
 from streamfl.records.fields import shown
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, number_of
+from streamfl_connectors.plain_content import PlainContent
 from streamfl_connectors.registry import Registry
 
 __all__ = ["Debezium"]
 
-Decoded = TypeVar("Decoded")
 
 ROW = {"c", "r", "u"}
 # Events without a row: a truncation, a message in the database's log.
 NO_ROW = {"t", "m"}
 
 
-class Debezium:
+class Debezium(PlainContent):
     """Change events: JSON with or without its schema around it, or Avro or JSON after the number of a
     registry's schema.
 
@@ -57,13 +55,6 @@ class Debezium:
             raise missing_extra(setting, section.format, "avro", missing) from None
         made._avro = Avro(None, made._registry)
         return made
-
-    def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, IgnoredRecord, BadRecord or
-        NotYetReadable."""
-        if type is Any:
-            return cast(Callable[[bytes], Decoded], self._read)
-        return lambda value: msgspec.convert(self._read(value), type)
 
     def encode(self, content: Any) -> bytes:
         """The creation of a row, in JSON."""

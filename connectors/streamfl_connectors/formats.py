@@ -9,7 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from streamfl.contract.role import ConfigurationError, IgnoredRecord
 from streamfl.records.csv_layout import Decimal, split_line, with_point
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, told_of_frame
+from streamfl_connectors.plain_content import PlainContent
 
 if TYPE_CHECKING:
     from streamfl_connectors.json_schema import Checked
@@ -136,7 +137,7 @@ class MessagePack:
         return self._encoder.encode(content)
 
 
-class Csv:
+class Csv(PlainContent):
     """CSV: one line of values per record, in UTF-8. An empty value is a missing one.
 
     columns: the names of the values, in their order. A line that consists of these names is a file's header
@@ -150,6 +151,7 @@ class Csv:
     """
 
     textual = True
+    strict = False
     takes = ("columns", "delimiter", "decimal")
 
     def __init__(self, columns: Sequence[str], delimiter: str = ",", decimal: Decimal = ".") -> None:
@@ -167,13 +169,6 @@ class Csv:
                 f'{setting}.columns is missing: name the columns in their order, such as ["site", "temp"]'
             )
         return cls(section.columns, section.delimiter or ",", section.decimal or ".")
-
-    def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """From bytes to ``type``; it raises ValueError, msgspec.ValidationError, or IgnoredRecord for the
-        header line."""
-        if type is Any:
-            return cast(Callable[[bytes], Decoded], self._read)
-        return lambda value: msgspec.convert(self._read(value), type, strict=False)
 
     def encode(self, content: Any) -> bytes:
         """The line of a mapping or Struct. Fields that are no column are left out."""

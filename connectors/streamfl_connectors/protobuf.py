@@ -12,20 +12,19 @@ import functools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 
 from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import framed, missing_extra, no_schema, number_of, with_indexes
+from streamfl_connectors.plain_content import PlainContent
 from streamfl_connectors.registry import MOST_SCHEMAS, Registry, Schema
 
 __all__ = ["Messages", "Protobuf"]
 
-Decoded = TypeVar("Decoded")
 
 PROTOC_SECONDS = 30.0
 WELL_KNOWN = {
@@ -218,7 +217,7 @@ class Messages:
             raise ValueError(f"this does not fit the Protobuf message {name}: {error}") from None
 
 
-class Protobuf:
+class Protobuf(PlainContent):
     """Records in Protobuf.
 
     messages: of all records; None: each record names its schema in the registry. message: the full name of
@@ -270,13 +269,6 @@ class Protobuf:
             raise no_schema(section, setting)
         registry = Registry(section.registry, serialized=True)
         return cls(None, section.message, registry, f"{getattr(section, 'topic', '')}-value")
-
-    def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, BadRecord or
-        NotYetReadable."""
-        if type is Any:
-            return cast(Callable[[bytes], Decoded], self._read)
-        return lambda value: msgspec.convert(self._read(value), type)
 
     def encode(self, content: Any) -> bytes:
         """The bytes of a mapping or Struct, by the file's schema or the newest of the registry."""

@@ -19,7 +19,7 @@ def rights(configured: Configured, principal: str | None = None) -> list[Right]:
     principal = principal or f"User:{settings.group}"
     channels = kind.channels(settings)
     changelogs = set(channels.changelogs.values())
-    read = {source.topic for source in (*channels.inputs.values(), *channels.tables.values())} | changelogs
+    read = {source.topic for source in channels.sources.values()} | changelogs
     written = {*channels.outputs.values(), settings.dead_letters} | changelogs
     found = []
     for topic in dict.fromkeys([spec.name for spec in kind.topics(settings)] + sorted(read | written)):

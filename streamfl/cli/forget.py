@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Annotated
 
 import typer
 
 from streamfl.cli.preflight import read_configuration
-from streamfl.cli.unreadable import telling_remedy
+from streamfl.cli.unreadable import opened
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import build_repair
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
@@ -28,7 +27,7 @@ def forget(
     code 2: no partition remembers it.
     """
     configured = read_configuration(config)
-    with closing(configured.connect()) as bus, telling_remedy(configured):
+    with opened(configured) as bus:
         partitions = build_repair(configured.settings, bus).forget(client)
     kind = configured.settings.role.kind
     if not partitions:

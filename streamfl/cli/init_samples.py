@@ -82,7 +82,7 @@ def put_samples(
     if narrow is None:
         sections.check_fields(seen, (of_samples,))
         sections.put_topic(draft, "samples", topic, seen)
-        sections.put_partitions(draft, "samples", name, topic, seen, client)
+        sections.put_partitions(draft, name, topic, seen, client)
         guesses = [guess for guess in all_fields if guess.path != label]
     else:
         if labels is None:

@@ -110,13 +110,11 @@ def has_names(seen: RecordSample, field: str) -> bool:
     return bool(_strings(seen.format.read, field, seen.format.keys.get("columns")))
 
 
-def put_partitions(
-    draft: ConfigDraft, section: str, name: str, topic: str, seen: RecordSample, given: str | None
-) -> bool:
-    """If one name is in several partitions, write settings for a topic that `streamfl rekey` writes. Returns
-    whether it is."""
+def put_partitions(draft: ConfigDraft, name: str, topic: str, seen: RecordSample, given: str | None) -> None:
+    """If the samples of one name are in several partitions, write settings for a topic that `streamfl rekey`
+    writes."""
     if given is None or (seen.partitions or 1) < 2:
-        return False
+        return
     columns = seen.format.keys.get("columns")
     where: dict[str, set[int]] = defaultdict(set)
     for record, content in seen.readable():
@@ -124,16 +122,15 @@ def put_partitions(
             where[value].add(record.partition)
     torn = [value for value, places in where.items() if len(places) > 1]
     if not torn:
-        return False
+        return
     draft.put(
-        section,
+        "samples",
         "topic",
         f"{topic}-by-{name}",
         f"{topic} is not keyed by the {name}: {shown(torn[0])} lies in {len(where[torn[0]])} partitions. "
         "`streamfl rekey` writes this topic, keyed as it has to be",
     )
-    draft.put(f"{section}.rekey", "topic", topic, "your own")
-    return True
+    draft.put("samples.rekey", "topic", topic, "your own")
 
 
 def put_inputs(draft: ConfigDraft, guesses: Sequence[InferredField]) -> int:

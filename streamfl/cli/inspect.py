@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ import typer
 
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.remembered_rows import CountedState
-from streamfl.cli.unreadable import telling_remedy
+from streamfl.cli.unreadable import opened
 from streamfl.contract.role import ConfigurationError, Record, Role
 from streamfl.contract.system import find_system, load
 from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition, Unreadable
@@ -47,7 +46,7 @@ def inspect(
     """
     configured = read_configuration(config)
     settings = configured.settings
-    with closing(configured.connect()) as bus, telling_remedy(configured):
+    with opened(configured) as bus:
         counted = CountedState(configured.kind.state, client)
         role, tasks = taken_back(configured, bus, counted)
         report = _reported(configured, role, client)

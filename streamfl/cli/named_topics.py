@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from streamfl.contract.system import find_system, load
 from streamfl.records.formats import Format, format_of
 from streamfl.runtime.bus import Bus, BusUnavailable
 
-__all__ = ["NamedTopic", "find_topic", "format_of_channel", "users_channels"]
+__all__ = ["NamedTopic", "find_topic", "format_of_channel", "records_between", "users_channels"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
     exist."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
-    topics = {
-        channel: source.topic for channel, source in (*channels.inputs.items(), *channels.tables.items())
-    }
+    topics = {channel: source.topic for channel, source in channels.sources.items()}
     topics |= channels.outputs
     name = next((channel for channel, one in topics.items() if one == name), name)
     # Topics of other roles begin with the federation's name.
@@ -68,6 +66,17 @@ def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
         return NamedTopic(name, topic, _decoding(written))
     place = find_system(settings.role.kind).readers.get(topic.rpartition(".")[2])
     return NamedTopic(name, topic, _plain if place is None else _told_by(load(place)(settings)))
+
+
+def records_between(
+    bus: Bus, topic: str, firsts: Mapping[int, int], ends: Mapping[int, int]
+) -> Iterator[Record]:
+    """The records of these partitions, one partition after the other. firsts, ends: offsets by partition."""
+    for partition, first in firsts.items():
+        for record in bus.read_from(topic, partition, first):
+            if record.offset >= ends[partition]:
+                break
+            yield record
 
 
 def _decoding(format: Format) -> Callable[[Record], Any]:

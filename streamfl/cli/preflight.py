@@ -3,7 +3,6 @@ its topics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ __all__ = [
     "namesakes",
     "policy",
     "read_configuration",
+    "wrong_topics",
 ]
 
 
@@ -71,10 +71,10 @@ def kind_of(path: Path) -> RoleKind[Any]:
     return find_kind(load_kind(path))
 
 
-def read_configuration(path: Path, overrides: Mapping[str, Any] | None = None) -> Configured:
+def read_configuration(path: Path) -> Configured:
     """The role in ``path``; ConfigurationError names the mistakes."""
     kind = kind_of(path)
-    return Configured(path, kind, load_settings(path, kind.settings, overrides))
+    return Configured(path, kind, load_settings(path, kind.settings))
 
 
 def inspect_topics(
@@ -102,6 +102,15 @@ def inspect_topics(
             )
         findings.append(TopicFinding(spec, partitions, state, problem, remedy))
     return findings
+
+
+def wrong_topics(configured: Configured, bus: Bus) -> list[str]:
+    """What is wrong with topics of the role, with its remedy."""
+    return [
+        f"topic {found.spec.name} {found.problem}: {found.remedy}"
+        for found in inspect_topics(configured, bus)
+        if found.problem
+    ]
 
 
 def namesakes(configured: Configured, bus: Bus) -> list[str]:

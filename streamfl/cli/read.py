@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.dead_letters.show import SHOWN, show
-from streamfl.cli.named_topics import NamedTopic, find_topic
+from streamfl.cli.named_topics import NamedTopic, find_topic, records_between
 from streamfl.cli.preflight import read_configuration
 from streamfl.connection import Connection, DecodedRecord
 from streamfl.contract.role import Record
@@ -137,12 +137,7 @@ def records_of(
         said = topic.says(record)
         return isinstance(said, Mapping) and client in (said.get("client"), said.get("entity"))
 
-    there = (
-        record
-        for partition, end in ends.items()
-        for record in _before(bus, topic.topic, partition, end)
-        if wanted(record)
-    )
+    there = filter(wanted, records_between(bus, topic.topic, dict.fromkeys(ends, 0), ends))
     if limit is None:
         yield from there
     else:
@@ -155,13 +150,6 @@ def records_of(
             for record in Connection(bus).records(topic.topic, ends):
                 if wanted(record):
                     yield record
-
-
-def _before(bus: Bus, topic: str, partition: int, end: int) -> Iterator[Record]:
-    for record in bus.read_from(topic, partition, 0):
-        if record.offset >= end:
-            return
-        yield record
 
 
 def print_object(said: Any, record: Record | None) -> None:

@@ -3,15 +3,14 @@ added."""
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from streamfl.cli.preflight import inspect_topics, read_configuration
+from streamfl.cli.preflight import read_configuration, wrong_topics
 from streamfl.cli.rekey import StreamName, rekeying
-from streamfl.cli.unreadable import telling_remedy
+from streamfl.cli.unreadable import opened
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import build_repartition
 from streamfl.runtime.repair import require_stopped
@@ -49,19 +48,10 @@ def repartition(
             f"what a {kind.name} remembers does not belong to single clients, and cannot be spread over "
             "other partitions (docs/changing.md says what can be done)"
         )
-    with (
-        progress(f"asking {settings.bus.url}") as work,
-        closing(configured.connect()) as bus,
-        telling_remedy(configured),
-    ):
+    with progress(f"asking {settings.bus.url}") as work, opened(configured) as bus:
         require_stopped(bus, configured.settings.group)
         # For a wrong number of partitions the remedy names this same command.
-        wrong = [
-            f"topic {one.spec.name} {one.problem}: {one.remedy}"
-            for one in inspect_topics(configured, bus)
-            if one.problem
-        ]
-        if wrong:
+        if wrong := wrong_topics(configured, bus):
             raise ConfigurationError("\n".join(wrong))
         work.begin("reading the state")
 

@@ -6,8 +6,7 @@ import os
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +14,9 @@ import numpy as np
 import typer
 
 from streamfl.cli.inspect import remembered
-from streamfl.cli.named_topics import find_topic
+from streamfl.cli.named_topics import find_topic, records_between
 from streamfl.cli.preflight import Configured, read_configuration
-from streamfl.cli.unreadable import telling_remedy
+from streamfl.cli.unreadable import opened
 from streamfl.contract.role import (
     BadRecord,
     ConfigurationError,
@@ -119,7 +118,7 @@ def _reports(system: str) -> Reports:
 
 def _of_topics(path: Path, limit: int, seconds: float) -> Page:
     configured = read_configuration(path)
-    with closing(configured.connect()) as bus, telling_remedy(configured):
+    with opened(configured) as bus:
         own = [spec.name for spec in configured.kind.topics(configured.settings) if not spec.users]
         if own and not bus.describe(own):
             # An empty page would look like a federation that does nothing.
@@ -201,7 +200,7 @@ class _Topics:
         ends = self._bus.offsets(topic, float("inf"))
         begins = self._bus.offsets(topic, float("-inf"))
         firsts = {partition: max(begins[partition], end - self._limit) for partition, end in ends.items()}
-        for record in self._records(topic, firsts, ends):
+        for record in records_between(self._bus, topic, firsts, ends):
             if time.monotonic() > self._until:
                 self.notes.append(
                     f"Reading ended after {self._seconds:g} seconds, in {topic}; --seconds allows more."
@@ -219,10 +218,3 @@ class _Topics:
                 f"Of {topic} the newest {self._limit:,} records are shown at most; --limit allows more."
             )
         return seen[-self._limit :]
-
-    def _records(self, topic: str, firsts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Record]:
-        for partition, first in firsts.items():
-            for record in self._bus.read_from(topic, partition, first):
-                if record.offset >= ends[partition]:
-                    break
-                yield record

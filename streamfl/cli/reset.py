@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ import typer
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.rekey import StreamName, rekeying
-from streamfl.cli.unreadable import telling_remedy
+from streamfl.cli.unreadable import opened
 from streamfl.contract.role import ConfigurationError
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus
@@ -75,7 +74,7 @@ def reset(
             "federation.name at every member"
         )
     url = configured.settings.bus.url
-    with progress(f"asking {url}") as work, closing(configured.connect()) as bus, telling_remedy(configured):
+    with progress(f"asking {url}") as work, opened(configured) as bus:
         require_stopped(bus, configured.settings.group)
         own = None if stream is None else kind
         work.begin("forgetting and reading again")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from streamfl.cli.access import rights
-from streamfl.cli.preflight import Configured, inspect_topics, namesake_problem, namesakes, read_configuration
+from streamfl.cli.preflight import Configured, namesake_problem, namesakes, read_configuration, wrong_topics
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import ConfigurationError
 from streamfl.roles.role_kind import RoleKind
@@ -87,11 +87,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
 def _check_cluster(configured: Configured, bus: Bus, check_names: bool) -> None:
     """ConfigurationError if a topic is wrong, or another system's roles have the federation's name; warns of
     rights that are missing. check_names: look for these."""
-    wrong = [
-        f"topic {found.spec.name} {found.problem}: {found.remedy}"
-        for found in inspect_topics(configured, bus)
-        if found.problem
-    ]
+    wrong = wrong_topics(configured, bus)
     if check_names and (others := namesakes(configured, bus)):
         wrong.append(namesake_problem(configured, others))
     if wrong:
@@ -127,7 +123,7 @@ def _watch(
     channels = configured.kind.channels(settings)
     topics = topics_of(channels, settings.dead_letters)
     read = [
-        *(source.topic for source in (*channels.inputs.values(), *channels.tables.values())),
+        *(source.topic for source in channels.sources.values()),
         *channels.changelogs.values(),
     ]
     watch = ClusterWatch(

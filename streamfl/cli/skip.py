@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from streamfl.cli.preflight import read_configuration
 from streamfl.cli.rekey import inputs_of, rekeyings
-from streamfl.cli.unreadable import telling_remedy
+from streamfl.cli.unreadable import opened
 from streamfl.runtime.kinds import build_repair
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 
@@ -36,7 +35,7 @@ def skip(
     The role reads on behind it. The batch goes to the dead letters unchanged, in the same transaction.
     """
     configured = read_configuration(config)
-    with closing(configured.connect()) as bus, telling_remedy(configured):
+    with opened(configured) as bus:
         # A topic that streamfl rekey reads has a group of its own.
         own = next((one for one in rekeyings(configured) if topic in inputs_of(one)), None)
         settings, kind = (configured.settings, None) if own is None else (own.settings, own.kind)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from streamfl.cli.preflight import Configured
-from streamfl.runtime.bus import Unreadable
+from streamfl.runtime.bus import Bus, Unreadable
 from streamfl.runtime.remembered_settings import ways_to_begin_anew
 
-__all__ = ["remedy", "telling_remedy"]
+__all__ = ["opened", "remedy", "telling_remedy"]
 
 WHOLE_REPLICA = "If a broker's disk is at fault, make an intact replica the leader of the partition"
 
@@ -48,3 +48,10 @@ def telling_remedy(configured: Configured) -> Iterator[None]:
     except Unreadable as failure:
         failure.add_note(remedy(configured, failure))
         raise
+
+
+@contextmanager
+def opened(configured: Configured) -> Iterator[Bus]:
+    """The bus of the settings, closed at the end. An :class:`Unreadable` gets its remedy."""
+    with closing(configured.connect()) as bus, telling_remedy(configured):
+        yield bus

@@ -10,21 +10,17 @@ The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 1. deterministic: the same state and the same input give the same output, bit for bit;
 2. a batch equals its messages one by one, to floating-point rounding;
 3. restoring what ``changed_state`` gave and going on equals never having stopped;
-4. a message that a peer got wrong gives a :class:`Rejection` for that message alone and leaves the state as
-   it was;
+4. a message that a peer got wrong gives a :class:`Rejection` for that message alone and changes no state;
 5. a message delivered twice changes nothing the second time;
 6. memory is bounded: whatever waits has a size and an expiry, and expiry is counted;
-7. what was accepted can be written: changelog entries and messages that follow from it fit into a record, and
-   can be restored;
+7. what follows from accepted messages fits into records, of changelogs and of topics, and can be restored;
 8. a tick replaces every remembered time that is later than now with now, in the changelog too
    (:mod:`streamfl.state.clock_guard`);
-9. a batch in runs, however it is cut, equals a list of its messages, bit for bit
-   (:mod:`streamfl.contract.batch`).
+9. a batch in runs, however cut, equals a list of its messages, bit for bit (:mod:`streamfl.contract.batch`).
 
 A batch with messages is never a tick: the clock's time passes for a role only with an empty batch. There the
 role checks timeouts and whatever else falls due at ``wake_at``. A message is judged by its own time in its
-topic alone, so that it does not matter how long the role was away. The exception is what may be sent: a
-budget of bytes a second counts real time.
+topic alone, so that it does not matter how long the role was away. Only budgets of bytes count real time.
 
 The worker gives a tick as soon as ``wake_at`` is reached, in the same step after a batch if there is one.
 Whatever ``wake_at`` is, it also gives one after partitions were opened, because restored state may be able to
@@ -322,6 +318,10 @@ class Channels:
     signed: Collection[str] = ()
     dealt: Dealt | None = None
     begins_anew: bool = True
+
+    @property
+    def sources(self) -> Mapping[str, Input]:
+        return {**self.inputs, **self.tables}
 
     @property
     def own_changelogs(self) -> dict[str, str]:

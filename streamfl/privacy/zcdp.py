@@ -17,7 +17,6 @@ from scipy.optimize import minimize_scalar
 __all__ = [
     "cost_of_choice",
     "cost_of_gaussian",
-    "delta_of",
     "delta_of_variation",
     "epsilon_of",
     "largest_cost",
@@ -94,23 +93,6 @@ def epsilon_of(cost: float, delta: float) -> float:
         return alpha * cost + order - math.log1p(less) - (math.log1p(less) + math.log(delta)) / less
 
     return max(0.0, _least(bound))
-
-
-def delta_of(cost: float, epsilon: float) -> float:
-    """The least delta that rho-zCDP implies at ``epsilon``   (the same source).
-
-    min over alpha > 1 of  e^((alpha - 1)(alpha cost - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)
-    """
-    if cost <= 0:
-        return 0.0
-    if math.isinf(cost):
-        return 1.0
-
-    def bound(order: float) -> float:
-        less = math.exp(order)
-        return less * ((1 + less) * cost - epsilon) + less * order - (1 + less) * math.log1p(less)
-
-    return math.exp(min(0.0, _least(bound)))
 
 
 @lru_cache(maxsize=256)

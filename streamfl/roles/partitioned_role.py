@@ -30,6 +30,7 @@ from streamfl.roles.message_fragments import FragmentMetrics, Limits, LongMessag
 from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.roles.task_role import RememberedTask, TaskRole
+from streamfl.state.clock_guard import earliest
 from streamfl.state.table import StateRow
 
 __all__ = ["FRAGMENTS", "Outbox", "OutboxCounts", "PartitionedRole", "RefusalMetrics", "Task", "metrics_of"]
@@ -197,12 +198,11 @@ class PartitionedRole(TaskRole[One]):
 
     @property
     def wake_at(self) -> float | None:
-        times = [
+        return earliest(
             self._long.wake_at,
             *(deadline.wake_at for deadline in self._reply_deadlines.values()),
             *(task.wake_at for task in self._tasks.values()),
-        ]
-        return min((at for at in times if at is not None), default=None)
+        )
 
     @property
     def waiting(self) -> Mapping[str, int]:

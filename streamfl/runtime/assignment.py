@@ -4,10 +4,10 @@ themselves."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TypeVar
 
-__all__ = ["deal", "partition_of"]
+__all__ = ["changes", "deal", "partition_of"]
 
 Member = TypeVar("Member")
 
@@ -42,3 +42,18 @@ def deal(
         if partition not in kept:
             kept[partition] = (next(free), generation)
     return kept
+
+
+def changes(
+    owned: Set[int], since: Mapping[int, int], generation: int, all_anew: bool
+) -> tuple[list[int], list[int]]:
+    """The partitions that a member is to report as revoked, and those as assigned.
+
+    A partition that another member had for a while is in both lists: the caller's state of it is out of date.
+
+    owned, generation: those of the last report. since: by partition that the member has, the generation since
+    which it has it. all_anew: report every partition as revoked, and those that the member still has as
+    assigned.
+    """
+    kept = {p for p in owned if not all_anew and since.get(p, generation + 1) <= generation}
+    return sorted(owned - kept), sorted(since.keys() - kept)

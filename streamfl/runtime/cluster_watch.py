@@ -24,7 +24,7 @@ EVERY_SECONDS = 5.0
 
 def topics_of(channels: Channels, dead_letters: str) -> list[str]:
     """Every topic that a role reads or writes, its first input first."""
-    sources = [source.topic for source in (*channels.inputs.values(), *channels.tables.values())]
+    sources = [source.topic for source in channels.sources.values()]
     return list(
         dict.fromkeys([*sources, *channels.outputs.values(), *channels.changelogs.values(), dead_letters])
     )

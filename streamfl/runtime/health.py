@@ -36,6 +36,8 @@ REASONS = {
 # This many refused commits in a row are trouble. A rebalance refuses only one or two.
 REFUSALS = 3
 CALM_SECONDS = 60.0
+# The worker is not ready after so long without a round, or with records that wait for their commit.
+PATIENCE_SECONDS = 30.0
 # The longest time without an answer of the cluster. The worker asks it every few seconds.
 SILENT_SECONDS = 25.0
 
@@ -53,8 +55,7 @@ class Health:
 
     stall_seconds: seconds without a round after which the worker is not alive.
     clock: seconds that never run backwards.
-    patience_seconds: seconds without a round, or with records that wait for their commit, after which the
-    worker is not ready. standby: why the worker has no partition although nothing is wrong; None: it is not
+    standby: why the worker has no partition although nothing is wrong; None: it is not
     on standby.
     backlog: what the role works off while the worker serves; None: nothing.
 
@@ -68,10 +69,9 @@ class Health:
         self,
         stall_seconds: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
-        patience_seconds: float = 30.0,
     ) -> None:
         self.stall_seconds = stall_seconds
-        self.patience_seconds = min(patience_seconds, stall_seconds)
+        self.patience_seconds = min(PATIENCE_SECONDS, stall_seconds)
         self.standby: str | None = None
         self.backlog: str | None = None
         self._clock = clock

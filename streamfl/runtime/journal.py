@@ -60,7 +60,6 @@ class Journal:
 
     warn: logs an event and facts.
     clock: seconds that never run backwards.
-    every: seconds between two lines of one kind.
     refusals: the reasons for refusing records, with their remedies.
 
     >>> lines = []
@@ -76,12 +75,10 @@ class Journal:
         self,
         warn: Callable[..., Any],
         clock: Callable[[], float],
-        every: float = EVERY_SECONDS,
         refusals: Mapping[str, Reason] = REFUSALS,
     ) -> None:
         self._warn = warn
         self._clock = clock
-        self._every = every
         self._refusals = refusals
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
@@ -137,9 +134,9 @@ class Journal:
                     kind.event,
                     **kind.last,
                     more=kind.more,
-                    within_seconds=round(now - kind.until + self._every),
+                    within_seconds=round(now - kind.until + EVERY_SECONDS),
                 )
-                self._kinds[key] = _Kind(now + self._every, kind.event)
+                self._kinds[key] = _Kind(now + EVERY_SECONDS, kind.event)
 
     def close(self) -> None:
         """Log the counts that are not logged yet."""
@@ -154,7 +151,7 @@ class Journal:
             key = ("", "")
         kind = self._kinds.get(key)
         if kind is None:
-            self._kinds[key] = _Kind(self._clock() + self._every, event)
+            self._kinds[key] = _Kind(self._clock() + EVERY_SECONDS, event)
             self._warn(event, **facts)
             return
         kind.more += 1

@@ -33,15 +33,9 @@ __all__ = [
     "build_worker",
     "federation_topics",
     "find_kind",
-    "known_kinds",
 ]
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
-
-
-def known_kinds() -> dict[str, RoleKind[Any]]:
-    """Every role kind that is installed, by name."""
-    return {kind: find_kind(kind) for system in installed_systems() for kind in system.kinds}
 
 
 @functools.cache

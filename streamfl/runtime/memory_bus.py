@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from streamfl.contract.role import ConfigurationError, Record, TopicSpec
-from streamfl.runtime.assignment import deal, partition_of
+from streamfl.runtime.assignment import changes, deal, partition_of
 from streamfl.runtime.bus import (
     CommitRefused,
     Moved,
@@ -27,6 +27,7 @@ from streamfl.runtime.bus import (
     TopicState,
 )
 from streamfl.runtime.memory_log import MemoryTopic, PartitionLog
+from streamfl.runtime.own_session import OwnSession, partitions_of_inputs
 
 __all__ = ["MemoryBus", "MemorySession", "connect"]
 
@@ -103,12 +104,9 @@ class MemoryBus:
         with self._changed:
             for name in (*subscription.inputs, *subscription.tables):
                 self._topic(name)
-            counts = {name: len(self._topic(name).partitions) for name in subscription.inputs}
-            if len(set(counts.values())) > 1:
-                raise ConfigurationError(
-                    f"the inputs of a role need the same number of partitions, but have {counts}"
-                )
-            partitions = next(iter(counts.values()), 0)
+            partitions = partitions_of_inputs(
+                {name: len(self._topic(name).partitions) for name in subscription.inputs}
+            )
             group = self._groups.setdefault(subscription.group, _Group(partitions))
             session = self.session_type(self, group, subscription)
             group.join(session)
@@ -183,22 +181,15 @@ class MemoryBus:
             self._changed.notify_all()
 
 
-class MemorySession:
+class MemorySession(OwnSession):
     """A membership in a group of a :class:`MemoryBus`; see :class:`streamfl.runtime.bus.Session`."""
 
     def __init__(self, bus: MemoryBus, group: _Group, subscription: Subscription) -> None:
+        super().__init__(subscription)
         self._bus = bus
         self._group = group
-        self._subscription = subscription
         self._generation = -1
         self._owned: set[int] = set()
-        self._positions: dict[TopicPartition, int] = {}
-        self._origins: dict[TopicPartition, int] = {}
-        self._paused: frozenset[TopicPartition] = frozenset()
-        self._table_positions: dict[TopicPartition, int] = {}
-        self._refused = False
-        self._closed = False
-        self._turn = 0
 
     def poll(self, timeout: float, max_records: int) -> Polled:
         deadline = self._bus.monotonic() + timeout
@@ -222,12 +213,6 @@ class MemorySession:
         with self._bus._changed:
             return self._group.committed.get((topic, partition))
 
-    def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
-        with self._bus._changed:
-            if (topic, partition) not in self._positions:
-                raise ValueError(f"partition {partition} of {topic!r} is not assigned to this session")
-            self._positions[topic, partition] = offset
-
     def commit(self, step: Step) -> None:
         with self._bus._changed:
             self._check_ownership(step)
@@ -242,10 +227,6 @@ class MemorySession:
     def _apply(self, step: Step) -> None:
         self._bus._append([*step.outputs, *step.changelog])
         self._group.committed.update(step.positions)
-
-    def pause(self, places: Iterable[TopicPartition]) -> None:
-        with self._bus._changed:
-            self._paused = frozenset(places)
 
     def lag(self) -> Mapping[TopicPartition, int]:
         with self._bus._changed:
@@ -269,10 +250,6 @@ class MemorySession:
             self._closed = True
             self._group.leave(self)
             self._bus._changed.notify_all()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ValueError("the session is closed")
 
     def _take(self, max_records: int) -> Polled:
         polled = Polled(tables=self._take_tables())
@@ -303,15 +280,7 @@ class MemorySession:
 
     def _rebalance(self, polled: Polled) -> None:
         owned_since = self._group.owned_since(self)
-        # A partition that another member had for a while is reported as revoked and assigned: its state here
-        # is out of date.
-        kept = {
-            p
-            for p in self._owned
-            if not self._refused and owned_since.get(p, self._generation + 1) <= self._generation
-        }
-        polled.revoked = sorted(self._owned - kept)
-        polled.assigned = sorted(owned_since.keys() - kept)
+        polled.revoked, polled.assigned = changes(self._owned, owned_since, self._generation, self._refused)
         for topic in self._subscription.inputs:
             for partition in polled.revoked:
                 del self._positions[topic, partition]
@@ -325,25 +294,12 @@ class MemorySession:
         committed = self._group.committed.get((topic, partition))
         if committed is not None:
             return committed
-        if self._subscription.auto_offset_reset == "error":
-            raise ConfigurationError(
-                f"bus.auto_offset_reset = 'error': group {self._subscription.group!r} has no committed "
-                f"offset for partition {partition} of {topic!r}; set 'earliest' or 'latest' to say where to "
-                "begin"
-            )
         log = self._bus._log(topic, partition)
-        begin = log.begin if self._subscription.auto_offset_reset == "earliest" else log.end
-        # Kept, because after a refused step a second 'latest' would skip records that were read and not
-        # committed.
-        return self._origins.setdefault((topic, partition), begin)
+        return self._without_offset((topic, partition), log.begin, log.end)
 
     def _take_records(self, polled: Polled, max_records: int) -> None:
         taken = polled.records
-        places = [place for place in self._positions if place not in self._paused]
-        # Another partition goes first each time, so that a busy one cannot starve the rest.
-        self._turn += 1
-        start = self._turn % len(places) if places else 0
-        for place in places[start:] + places[:start]:
+        for place in self._places_in_turn():
             log, position = self._bus._log(*place), self._positions[place]
             if position < log.begin:
                 polled.moved.append(Moved(*place, position, log.begin))

@@ -82,17 +82,10 @@ class Repair(Worker):
         """
 
         def change(session: Session) -> list[int]:
-            step = Step()
-            # Changes that come from restoring alone do not belong to the client.
-            step.changelog += self._tasks.changelog({})
-            others = len(step.changelog)
-            if not self.role.forget(name):
-                return []
-            step.changelog += self._tasks.changelog({})
-            session.commit(step)
-            return sorted(
-                {record.partition for record in step.changelog[others:] if record.partition is not None}
-            )
+            was_known, step, partitions = self._forgotten(name)
+            if was_known:
+                session.commit(step)
+            return partitions
 
         # It holds nothing yet. If it forgets nobody it says so now, and no worker is stopped for that.
         self.role.forget(name)
@@ -142,6 +135,16 @@ class Repair(Worker):
             return skipped
 
         return self._do(change)
+
+    def _forgotten(self, name: str) -> tuple[bool, Step, list[int]]:
+        """Make the role forget a client. Returns whether it knew the client, the step to commit, and the
+        partitions that remembered the client."""
+        # Changes that come from restoring alone do not belong to the client.
+        restored = self._tasks.changelog({})
+        was_known = self.role.forget(name)
+        forgotten = self._tasks.changelog({})
+        partitions = {record.partition for record in forgotten if record.partition is not None}
+        return was_known, Step({}, [], [*restored, *forgotten]), sorted(partitions)
 
     def _do(
         self,

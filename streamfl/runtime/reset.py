@@ -70,14 +70,7 @@ class Reset(Repair):
             )
 
         def change(session: Session) -> tuple[list[int], int]:
-            step = Step()
-            step.changelog += self._tasks.changelog({})
-            others = len(step.changelog)
-            self.role.forget(name)
-            step.changelog += self._tasks.changelog({})
-            known = sorted(
-                {record.partition for record in step.changelog[others:] if record.partition is not None}
-            )
+            _, step, known = self._forgotten(name)
             session.commit(step)
             taken = 0
             self._hear_tables()

@@ -91,11 +91,7 @@ class _NetworkSession(MemorySession):
         taken = polled.records
         bus = self._bus
         assert isinstance(bus, NetworkBus)
-        places = [place for place in self._positions if place not in self._paused]
-        # As on the memory bus: each poll begins with another partition.
-        self._turn += 1
-        start = self._turn % len(places) if places else 0
-        for place in places[start:] + places[:start]:
+        for place in self._places_in_turn():
             records = bus.arrived(place, self._positions[place], max_records - len(taken))
             if records:
                 self._positions[place] = records[-1].offset + 1

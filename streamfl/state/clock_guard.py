@@ -12,7 +12,16 @@ import math
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Protocol, TypeVar
 
-__all__ = ["Aged", "ClockGuard", "overdue", "set_back", "time_written", "time_written_by", "times_written_by"]
+__all__ = [
+    "Aged",
+    "ClockGuard",
+    "earliest",
+    "overdue",
+    "set_back",
+    "time_written",
+    "time_written_by",
+    "times_written_by",
+]
 
 Key = TypeVar("Key")
 
@@ -24,6 +33,15 @@ class Aged(Protocol):
 
 
 Entry = TypeVar("Entry", bound=Aged)
+
+
+def earliest(*times: float | None) -> float | None:
+    """The first of these times; None: there is none.
+
+    >>> earliest(7.0, None, 5.0), earliest(None)
+    (5.0, None)
+    """
+    return min([at for at in times if at is not None], default=None)
 
 
 class ClockGuard:

@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 
 from streamfl.contract.measurement import Counts, counter, declared, gauge, histogram
+from streamfl.contract.system import installed_systems
 from streamfl.monitoring.alerts import increased
 from streamfl.monitoring.dashboard import rate
-from streamfl.runtime.kinds import find_kind, known_kinds
+from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.metrics import EVERY_WORKER, Metrics
 
 
@@ -83,7 +84,7 @@ def test_a_histogram_and_a_metric_of_another_library_are_found_under_their_names
     assert str(Elsewhere.threads) == "python_threads"
 
 
-@pytest.mark.parametrize("kind", known_kinds())
+@pytest.mark.parametrize("kind", [kind for system in installed_systems() for kind in system.kinds])
 def test_no_two_metrics_of_a_worker_have_one_name(kind: str) -> None:
     """Protects a figure from another one under its name: Prometheus keeps one of the two."""
     names = Counter(str(one) for one in declared(*EVERY_WORKER, *find_kind(kind).metrics))

@@ -91,7 +91,7 @@ def test_a_worker_process_sets_it_aside(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     monkeypatch.setattr(Worker, "run", serves)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    monkeypatch.setattr("streamfl.cli.run.inspect_topics", lambda configured, bus: [])
+    monkeypatch.setattr("streamfl.cli.run.wrong_topics", lambda configured, bus: [])
     run(file)
     assert aside[0] > 10_000
     assert gc.get_freeze_count() == 0

@@ -35,7 +35,7 @@ def test_a_record_of_columns_is_what_the_section_reads(columns: int | list[str])
 
 def test_a_member_without_columns_has_no_sections_of_a_party() -> None:
     """Protects a coordinator from a topic that nobody writes."""
-    labels = labels_section(label_range=(-1.0, 1.0))
+    labels = labels_section()
     sections = member_sections("coordinator", HEAD, labels=labels)
     assert (sections["party"], sections["samples"], sections["labels"]) == (None, None, labels)
 

@@ -9,7 +9,7 @@ library has several ways to hang or to lose records silently. Comments here and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
@@ -18,11 +18,12 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaProducer
 
 from streamfl.contract.role import ConfigurationError, Record
-from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
+from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition
 from streamfl.runtime.rights import Right
 from streamfl_connectors.codecs import try_codecs
 from streamfl_connectors.kafka.clients import ask_for_coordinators, discard
 from streamfl_connectors.kafka.cluster import KafkaCluster
+from streamfl_connectors.kafka.cluster_bus import ClusterBus
 from streamfl_connectors.kafka.commits import KafkaCommits
 from streamfl_connectors.kafka.failures import quieten, translated
 from streamfl_connectors.kafka.groups import members
@@ -33,7 +34,6 @@ from streamfl_connectors.kafka.options import CLIENT_DEFAULTS, PRODUCER_DEFAULTS
 from streamfl_connectors.kafka.rights import missing
 from streamfl_connectors.kafka.sending import publish
 from streamfl_connectors.kafka.topics import KafkaTopics
-from streamfl_connectors.partitioner import partition_of
 from streamfl_connectors.session import KafkaSession, transactional_id
 from streamfl_connectors.tables import Tables
 
@@ -47,13 +47,13 @@ WRITE_BYTES = 16_000_000
 TABLE_SHARE = 0.5
 
 
-class KafkaBus:
+class KafkaBus(ClusterBus):
     """A Kafka cluster; see :func:`streamfl_connectors.kafka.connect`.
 
     cluster: its address and options.
-    topics: what is known about its topics.
-    logs: the records in them.
     """
+
+    logs: KafkaLogs
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         if find_spec("crc32c") is None:
@@ -72,16 +72,6 @@ class KafkaBus:
         self.topics = KafkaTopics(self.admin, self.cluster.largest_record, self.cluster.connect_timeout)
         self.logs = KafkaLogs(self.cluster, self.admin, self.topics.require)
 
-    def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name; ``error`` says which right is missing. BusUnavailable if the
-        cluster is away."""
-        return self.topics.describe(topics)
-
-    def create(self, topics: Sequence[TopicSpec]) -> None:
-        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they
-        are."""
-        self.topics.create(topics)
-
     def members(self, group: str) -> int:
         """The members of a consumer group at present."""
         with translated("describing the group", group):
@@ -97,10 +87,6 @@ class KafkaBus:
             found = self.admin.list_group_offsets({group: None})[group]
         # Below 0: a partition that the group knows without an offset.
         return {(place.topic, place.partition): one.offset for place, one in found.items() if one.offset >= 0}
-
-    def partition_of(self, key: bytes, partitions: int) -> int:
-        """The partition that a producer chooses for a record with this key, out of ``partitions``."""
-        return partition_of(key, partitions)
 
     def session(self, subscription: Subscription) -> KafkaSession[KafkaMembership]:
         """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
@@ -143,7 +129,7 @@ class KafkaBus:
     def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
         """Committed records from the beginning of every partition to its present end, at most ``limit``."""
         with translated("reading"):
-            yield from self.logs.read(topic, limit)
+            yield from super().read(topic, limit)
 
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
         """By partition, where the first undecided transaction began, and the end."""
@@ -153,16 +139,7 @@ class KafkaBus:
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
         """The first and the last committed records of each partition, at most ``count`` of each."""
         with translated("reading"):
-            return self.logs.peek(topic, partitions, count)
-
-    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's
-        bytes."""
-        return self.logs.read_from(topic, partition, offset)
-
-    def offsets(self, topic: str, at: float) -> dict[int, int]:
-        """By partition, the offset of the first record of that time or later, or of the end."""
-        return self.logs.offsets(topic, at)
+            return super().peek(topic, partitions, count)
 
     def codecs(self) -> Sequence[str]:
         """The compression codecs that were tried when the bus was made."""

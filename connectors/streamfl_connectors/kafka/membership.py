@@ -12,15 +12,15 @@ from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.structs import MemberState
 
-from streamfl.runtime.bus import BusUnavailable, Moved, Polled, Step, Subscription, TopicPartition
+from streamfl.runtime.bus import BusUnavailable, Moved, Polled, Subscription, TopicPartition
+from streamfl_connectors.group_member import GroupMember
 from streamfl_connectors.kafka.assignor import CoPartitionAssignor
 from streamfl_connectors.kafka.clients import PendingFetches, close_consumer, mend_joins
 from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.logs import record_of
 from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
-from streamfl_connectors.positions import Beginnings, Positions, no_offset
+from streamfl_connectors.positions import no_offset
 from streamfl_connectors.reading import Logs
-from streamfl_connectors.silence import Silence
 
 __all__ = ["KafkaMembership"]
 
@@ -29,35 +29,27 @@ __all__ = ["KafkaMembership"]
 JOIN_SECONDS = 5.0
 
 
-class KafkaMembership:
+class KafkaMembership(GroupMember):
     """The group's consumer, its assigned partitions, and its positions in them.
 
     logs: asked whether a partition has records although none come.
     """
 
     def __init__(self, cluster: KafkaCluster, logs: Logs, subscription: Subscription) -> None:
+        super().__init__(logs, cluster.transaction_timeout)
         self._subscription = subscription
         # Reading goes on during a join only if the cluster fences the commit.
         self._reads_on = subscription.guarantee == "exactly_once"
         self._patience = cluster.connect_timeout
         self._logs = logs
-        self.positions = Positions()
-        self.beginnings = Beginnings(cluster.transaction_timeout)
-        # Partition numbers: those reported to the caller, and those revoked since the last poll.
-        self.reported: set[int] = set()
-        self._lost: set[int] = set()
         self._expelled = False
         # Numbers that the next poll begins; and the partitions of them that the caller has sought.
         self._opening: set[int] = set()
         self._sought: set[TopicPartition] = set()
-        self._paused: set[TopicPartition] = set()
         # Partitions where the next record was gone, and its offset.
         self._gone: dict[TopicPartition, int] = {}
-        # The group's metadata as of the last poll that was stable.
-        self.group: Any = None
         self._alone_since: float | None = None
         self._fetches = PendingFetches(cluster.connect_timeout)
-        self._silence = Silence(logs)
         self._assignor = CoPartitionAssignor()
         self.consumer = cluster.make(
             KafkaConsumer,
@@ -150,15 +142,6 @@ class KafkaMembership:
         self._opening = {partition.partition for partition in self.consumer.assignment()}
         self._apply_pauses()
 
-    def may_commit(self, places: Iterable[TopicPartition]) -> bool:
-        """Whether the member may commit offsets of these partitions, as far as it knows."""
-        return self.group is not None and {partition for _, partition in places} <= self.reported
-
-    def fence(self, step: Step) -> dict[TopicPartition, int]:
-        """Offsets that change nothing, by which the cluster checks that this is still a member; see
-        :meth:`Positions.fence`."""
-        return {} if self.group is None else self.positions.fence(step, self.reported)
-
     def commit(self, positions: Mapping[TopicPartition, int], timeout: float) -> None:
         """Commit offsets without a transaction."""
         self.consumer.commit(library_offsets(positions), timeout_ms=int(timeout * 1000))
@@ -200,11 +183,6 @@ class KafkaMembership:
         self.consumer.seek(KafkaPartition(*place), offset)
         self._sought.add(place)
         self.positions.move(place, offset)
-
-    def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Bring no records of exactly these partitions until the next call."""
-        self._paused = set(places)
-        self._silence.forget(self._paused)
 
     def unread(self) -> dict[TopicPartition, int]:
         """Records after the position of each partition whose end the last fetch reported."""
@@ -315,19 +293,11 @@ class KafkaMembership:
     def _report_changes(self, polled: Polled) -> None:
         """Report assigned and revoked partitions to the caller, and forget what is known of them."""
         owned = {partition.partition for partition in self.consumer.assignment()}
-        lost = set(self._lost)
-        self._lost -= lost
+        gone, added = self._report(owned, polled)
         self._expelled = False
-        gone = {p for p in self.reported if p in lost or p not in owned}
-        added = owned - (self.reported - gone)
         if gone or added:
-            polled.revoked = sorted({*polled.revoked, *gone})
-            polled.assigned = sorted(added)
-            polled.records = [record for record in polled.records if record.partition in self.reported - gone]
-            self.reported = owned
             self._opening = (self._opening & owned) | added
             self._sought = {place for place in self._sought if place[1] not in added | gone}
-            self.positions.keep(owned - added)
             self._apply_pauses()
 
     def _watch_coordinator(self, alive: bool) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from streamfl.contract.role import ConfigurationError, Record
-from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
+from streamfl.contract.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition
 from streamfl.runtime.rights import Right
 from streamfl_connectors.codecs import CODECS
+from streamfl_connectors.kafka.cluster_bus import ClusterBus
 from streamfl_connectors.kafka.hanging import HeldOffsets
 from streamfl_connectors.kafka.topics import KafkaTopics
 from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
@@ -23,7 +24,6 @@ from streamfl_connectors.librdkafka.log import LOG
 from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs
 from streamfl_connectors.librdkafka.membership import LibrdkafkaMembership
 from streamfl_connectors.librdkafka.writer import Writer, ready_writer
-from streamfl_connectors.partitioner import partition_of
 from streamfl_connectors.session import KafkaSession, transactional_id
 from streamfl_connectors.tables import Tables
 
@@ -33,7 +33,7 @@ __all__ = ["LibrdkafkaBus"]
 TABLE_SHARE = 0.0
 
 
-class LibrdkafkaBus:
+class LibrdkafkaBus(ClusterBus):
     """A Kafka cluster; see :func:`streamfl_connectors.librdkafka.connect`.
 
     This library reads and writes. Admin requests go through kafka-python: an admin call of this library,
@@ -41,9 +41,9 @@ class LibrdkafkaBus:
     on a cluster that has had no group yet.
 
     cluster: its address and options.
-    topics: what is known about its topics.
-    logs: the records in them.
     """
+
+    logs: LibrdkafkaLogs
 
     def __init__(self, servers: Sequence[str], options: Mapping[str, Any]) -> None:
         self.cluster = LibrdkafkaCluster(servers, options)
@@ -56,16 +56,6 @@ class LibrdkafkaBus:
             self._asked.admin, self.cluster.largest_record, self.cluster.connect_timeout
         )
         self.logs = LibrdkafkaLogs(self.cluster, self._asked, self.topics.require)
-
-    def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name; ``error`` says what is wrong with one that cannot be used,
-        ``hidden`` what is not known of one."""
-        return self.topics.describe(topics)
-
-    def create(self, topics: Sequence[TopicSpec]) -> None:
-        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they
-        are."""
-        self.topics.create(topics)
 
     def members(self, group: str) -> int:
         """The members of a consumer group at present."""
@@ -102,10 +92,6 @@ class LibrdkafkaBus:
             HeldOffsets(self._asked.cluster, subscription.group).release,
         )
 
-    def partition_of(self, key: bytes, partitions: int) -> int:
-        """The partition that a producer chooses for a record with this key, out of ``partitions``."""
-        return partition_of(key, partitions)
-
     def write(self, records: Sequence[Outgoing]) -> None:
         """Write records and wait until they are durable. On an error some of them may have been written."""
         limits = checked_limits(self.topics, records)
@@ -119,26 +105,9 @@ class LibrdkafkaBus:
                 self._discard_writer()
                 raise
 
-    def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
-        """Committed records from the beginning of every partition to its present end, at most ``limit``."""
-        return self.logs.read(topic, limit)
-
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
         """By partition, where the first undecided transaction began, and the end."""
         return self._asked.undecided(topic)
-
-    def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
-        """The first and the last committed records of each partition, at most ``count`` of each."""
-        return self.logs.peek(topic, partitions, count)
-
-    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's
-        bytes."""
-        return self.logs.read_from(topic, partition, offset)
-
-    def offsets(self, topic: str, at: float) -> dict[int, int]:
-        """By partition, the offset of the first record of that time or later, or of the end."""
-        return self.logs.offsets(topic, at)
 
     def codecs(self) -> Sequence[str]:
         """The compression codecs that the library was built with; a new client asks for each."""

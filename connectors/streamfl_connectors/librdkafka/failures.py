@@ -11,7 +11,7 @@ from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, transactional_prefix
 from streamfl_connectors.outgoing import REFUSED_TIME, may_write_nothing
 
-__all__ = ["NOT_LET_IN", "UNREADABLE", "cause_of", "needed", "told", "translated"]
+__all__ = ["NOT_LET_IN", "UNREADABLE", "cause_of", "told", "translated"]
 
 NOT_LET_IN = frozenset(
     {
@@ -127,11 +127,6 @@ def cause_of(raised: BaseException) -> KafkaError | None:
     """
     found = raised.__cause__ if isinstance(raised, SystemError) else raised
     return found.args[0] if isinstance(found, KafkaException) else None
-
-
-def needed(topic: str) -> str:
-    """The rights on a topic that are missing."""
-    return MISTAKES[KafkaError.TOPIC_AUTHORIZATION_FAILED].format(topic=_listed([topic]))
 
 
 def _listed(topics: Iterable[str]) -> str:

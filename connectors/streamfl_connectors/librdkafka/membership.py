@@ -18,13 +18,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from streamfl.contract.role import ConfigurationError
-from streamfl.runtime.bus import BusUnavailable, Moved, Polled, Step, Subscription, Unreadable
+from streamfl.runtime.bus import BusUnavailable, Moved, Polled, Subscription, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
+from streamfl_connectors.group_member import GroupMember
 from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.failures import UNREADABLE, told
 from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs, record_of, unreadable
-from streamfl_connectors.positions import Beginnings, Positions, no_offset
-from streamfl_connectors.silence import Silence
+from streamfl_connectors.positions import no_offset
 
 __all__ = ["LibrdkafkaMembership"]
 
@@ -39,36 +39,28 @@ TLS_SECONDS = 5.0
 REFRESH_SECONDS = 3600.0
 
 
-class LibrdkafkaMembership:
+class LibrdkafkaMembership(GroupMember):
     """The group's consumer, its assigned partitions, and its positions in them.
 
     logs: asked where partitions begin and end, and whether a partition has records although none come.
     """
 
     def __init__(self, cluster: LibrdkafkaCluster, logs: LibrdkafkaLogs, subscription: Subscription) -> None:
+        super().__init__(logs, cluster.transaction_timeout)
         self._subscription = subscription
         self._cluster = cluster
         self._logs = logs
         # Before the client reads them.
         self._tls_files = cluster.tls_files()
         self._looked = time.monotonic()
-        self.positions = Positions()
-        self.beginnings = Beginnings(cluster.transaction_timeout)
-        # Partition numbers: those reported to the caller, those assigned, and those revoked since the last
-        # poll.
-        self.reported: set[int] = set()
+        # The numbers of the partitions that are assigned.
         self._owned: set[int] = set()
-        self._lost: set[int] = set()
-        self._paused: set[Place] = set()
         # Partitions that the next poll begins, where the caller sought, or where the group left off (None).
         self._opening: dict[Place, int | None] = {}
         # Partitions that the library reads, and those of them that are paused.
         self._active: set[Place] = set()
         self._halted: set[Place] = set()
-        # The group's metadata as of the last poll; None for a member that was put out.
-        self.group: Any = None
         self._refreshed = float("-inf")
-        self._silence = Silence(logs)
         self._unreadable: Unreadable | None = None
         self.consumer: Consumer = cluster.make(
             Consumer,
@@ -139,7 +131,8 @@ class LibrdkafkaMembership:
         # Every change of this member's partitions is noted by now, so the generation vouches only for those
         # reported to the caller.
         self.group = self._present_group()
-        self._report_changes(polled)
+        _, added = self._report(set(self._owned), polled)
+        self._opening |= {(topic, p): None for topic in self._subscription.inputs for p in added}
 
     def check(self) -> None:
         """BusUnavailable if a certificate or key was renewed: the library reads them only when a client is
@@ -172,15 +165,6 @@ class LibrdkafkaMembership:
         self.reported.clear()
         self._halt(self._active)
 
-    def may_commit(self, places: Iterable[Place]) -> bool:
-        """Whether the member may commit offsets of these partitions, as far as it knows."""
-        return self.group is not None and {partition for _, partition in places} <= self.reported
-
-    def fence(self, step: Step) -> dict[Place, int]:
-        """Offsets that change nothing, by which the cluster checks that this is still a member; see
-        :meth:`Positions.fence`."""
-        return {} if self.group is None else self.positions.fence(step, self.reported)
-
     def with_followers(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         """The positions of a commit, and now and then all offsets that the group has committed, so that they
         do not expire."""
@@ -212,11 +196,6 @@ class LibrdkafkaMembership:
         self._halt([place])
         self._opening[place] = offset
         self.positions.move(place, offset)
-
-    def pause(self, places: Iterable[Place]) -> None:
-        """Bring no records of exactly these partitions until the next call."""
-        self._paused = set(places)
-        self._silence.forget(self._paused)
 
     def unread(self) -> dict[Place, int]:
         """Records after the position of each partition whose end the last fetch reported."""
@@ -252,19 +231,6 @@ class LibrdkafkaMembership:
         self._active -= going
         self._halted -= going
         consumer.incremental_unassign([TopicPartition(*place) for place in going])
-
-    def _report_changes(self, polled: Polled) -> None:
-        """Report assigned and revoked partitions to the caller, and forget what is known of them."""
-        gone = {p for p in self.reported if p in self._lost or p not in self._owned}
-        self._lost.clear()
-        added = self._owned - (self.reported - gone)
-        if gone or added:
-            polled.revoked = sorted({*polled.revoked, *gone})
-            polled.assigned = sorted(added)
-            polled.records = [record for record in polled.records if record.partition in self.reported - gone]
-            self.reported = set(self._owned)
-            self.positions.keep(self._owned - added)
-            self._opening |= {(topic, p): None for topic in self._subscription.inputs for p in added}
 
     def _take(self, messages: Iterable[Message], polled: Polled) -> None:
         flowing = self._active - self._halted

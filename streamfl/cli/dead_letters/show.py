@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import heapq
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator
 
 from streamfl.cli.dead_letters.letters import Letter, place_of, read_letter, read_note
 from streamfl.cli.preflight import Configured
-from streamfl.runtime.bus import Bus, Subscription
+from streamfl.connection import Connection
+from streamfl.contract.role import Record
+from streamfl.runtime.bus import Bus
 from streamfl.terminal.console import OutputFormat, print_json, print_line, print_table
 from streamfl.terminal.printable import printable, valid_date
 
@@ -19,9 +19,6 @@ __all__ = ["SHOWN", "show"]
 SHOWN = 100
 LONGEST_PREVIEW = 80
 COLUMNS = ("time", "where it lay", "key", "reason", "text", "replayed", "value")
-
-TURN_SECONDS = 0.2
-POLL_RECORDS = 500
 
 
 def show(
@@ -37,14 +34,17 @@ def show(
     replayed: set[tuple[int, int]] = set()
     ends: dict[int, int] = {}
 
+    def chosen(record: Record) -> Letter | None:
+        letter = None if read_note(record) else read_letter(record)
+        return letter if letter is not None and (not reasons or letter.reason in reasons) else None
+
     def letters() -> Iterator[Letter]:
         for record in bus.read(topic):
             ends[record.partition] = record.offset + 1
             note = read_note(record)
             if note is not None:
                 replayed.update((record.partition, offset) for offset in note.offsets)
-            letter = None if note else read_letter(record)
-            if letter is not None and (not reasons or letter.reason in reasons):
+            if (letter := chosen(record)) is not None:
                 yield letter
 
     newest = heapq.nlargest(
@@ -63,27 +63,12 @@ def show(
         print_table("Dead letters", COLUMNS, (_as_row(letter, again) for letter, again in found))
     if follow:
         try:
-            for letter in _following(configured, bus, topic, ends):
-                if not reasons or letter.reason in reasons:
-                    (_print_object if format is OutputFormat.JSON else _print_line)(letter, False)
+            group = f"{configured.settings.federation.name}.dead-letters"
+            for record in Connection(bus).records(topic, ends, group=group):
+                if (following := chosen(record)) is not None:
+                    (_print_object if format is OutputFormat.JSON else _print_line)(following, False)
         except KeyboardInterrupt:
             return
-
-
-def _following(configured: Configured, bus: Bus, topic: str, ends: Mapping[int, int]) -> Iterator[Letter]:
-    """The letters from ``ends`` on, without end."""
-    # A new group that never commits: its only member gets every partition, and no offsets are left behind.
-    group = f"{configured.settings.federation.name}.dead-letters-{uuid.uuid4()}"
-    with closing(bus.session(Subscription(group, (topic,), guarantee="at_least_once"))) as session:
-        while True:
-            polled = session.poll(TURN_SECONDS, POLL_RECORDS)
-            for partition in polled.assigned:
-                if partition in ends:
-                    session.seek(topic, partition, ends[partition])
-            for record in polled.records:
-                letter = None if read_note(record) else read_letter(record)
-                if letter is not None:
-                    yield letter
 
 
 def _as_row(letter: Letter, replayed: bool) -> tuple[str, ...]:

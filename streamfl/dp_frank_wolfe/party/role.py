@@ -42,6 +42,7 @@ from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import earliest
 from streamfl.state.table import StateRow
 from streamfl.state.value_fragments import ValueFragments
 
@@ -81,8 +82,7 @@ class PartyTask(PartsTask):
     def wake_at(self) -> float | None:
         announces = self.table.has_new and self.ledger.trouble is None
         until = self._refused_until if self._refused else None
-        times = [self._now if announces else None, self.serving.wake_at, until]
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._now if announces else None, self.serving.wake_at, until)
 
     @property
     def owed(self) -> bool:

@@ -45,6 +45,7 @@ from streamfl.encoding.wire import VERSION, Count, Name
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import earliest
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["ServerTask"]
@@ -121,7 +122,7 @@ class ServerTask(PartsTask):
     @property
     def wake_at(self) -> float | None:
         timed = (self.liveness, self.partials, self._progress_timer, self._lost_timer)
-        return min((at for one in timed if (at := one.wake_at) is not None), default=None)
+        return earliest(*(one.wake_at for one in timed))
 
     @property
     def owed(self) -> bool:

@@ -30,7 +30,6 @@ from streamfl.dp_frank_wolfe.tools.federation import FrankWolfeFederation, bound
 from streamfl.dp_frank_wolfe.tools.fit_outcome import FitOutcome
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit, ReceivedFits, iterates
 from streamfl.dp_frank_wolfe.tools.trace import traced
-from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable
 
 __all__ = ["frozen_windows", "predictions", "r_squared", "run_fits"]
@@ -46,14 +45,13 @@ def run_fits(
     network_delay: float = 0.0,
     draws: int = 1,
     trace: bool = False,
-    overheard: Callable[[Outgoing], None] | None = None,
     watch: Callable[[float], bool] = lambda share: False,
 ) -> FitOutcome:
     """Lets the federation fit the first rows of the table, ``window.rows`` to a window. r2 is of the rows
     behind them, if any.
 
     network_delay: virtual seconds of a message. draws: of noise, to measure r2 with; the first is the
-    federation's. overheard: called with each message between members. watch: called with the share that is
+    federation's.  watch: called with the share that is
     done. If it returns True the run ends with the fits that are over, or with KeyboardInterrupt if none is.
     Raises ConfigurationError if there are too few rows, DataError if the fits did not end.
     """
@@ -62,13 +60,8 @@ def run_fits(
     inputs, labels = table.part(slice(count))
     received = ReceivedFits(public, trace)
 
-    def hear(record: Outgoing) -> None:
-        received(record)
-        if overheard is not None:
-            overheard(record)
-
     federation = FrankWolfeFederation(
-        _adapted(settings, count), inputs, labels, network_delay=network_delay, overheard=hear
+        _adapted(settings, count), inputs, labels, network_delay=network_delay, overheard=received
     )
     with closing(federation):
         while federation.turn():

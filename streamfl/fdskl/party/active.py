@@ -32,6 +32,7 @@ from streamfl.fdskl.predicting.predictions import EntityPredictor
 from streamfl.fdskl.predicting.prequential_totals import of_no_use
 from streamfl.fdskl.sums.pending_sums import Key
 from streamfl.fdskl.sums.rounds import Rounds
+from streamfl.state.clock_guard import earliest
 
 __all__ = ["ActivePartition"]
 
@@ -179,15 +180,14 @@ class ActivePartition:
         since = self.forecasts.gathered_since
         behind = self._last_now if self._is_behind else None
         gathered = None if since is None else since + self._linger
-        times = [
+        return earliest(
             self.forecasts.wake_at,
             gathered,
             behind,
             self.due.freezes_at,
             self.catch_up.wake_at,
             self.predicting.wake_at,
-        ]
-        return min((at for at in times if at is not None), default=None)
+        )
 
     @property
     def is_waiting(self) -> bool:

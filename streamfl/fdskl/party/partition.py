@@ -25,6 +25,7 @@ from streamfl.roles.notices import Notices
 from streamfl.roles.received_numbers import epoch_at, is_to_come
 from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import earliest
 
 __all__ = ["PartyPartition"]
 
@@ -196,8 +197,7 @@ class PartyPartition(PartsTask):
 
     @property
     def wake_at(self) -> float | None:
-        times = (self.columns.wake_at, self.sums.wake_at, self.peers.correction_at)
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self.columns.wake_at, self.sums.wake_at, self.peers.correction_at)
 
     def take_sends(self) -> list[Send]:
         """Take out the messages to send."""

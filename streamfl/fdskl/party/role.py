@@ -24,7 +24,7 @@ from streamfl.records.samples import Sample
 from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.label_pause import LabelPause
 from streamfl.roles.task_role import AwaitingRole
-from streamfl.state.clock_guard import time_written
+from streamfl.state.clock_guard import earliest, time_written
 
 __all__ = ["FdsklParty"]
 
@@ -67,13 +67,12 @@ class FdsklParty(AwaitingRole[PartyPartition]):
 
     @property
     def wake_at(self) -> float | None:
-        times = [
+        return earliest(
             self._reply_deadline.wake_at,
             self._label_pause.wake_at,
             *(task.wake_at for task in self._tasks.values()),
             *(active.wake_at for active in self._actives.values()),
-        ]
-        return min((at for at in times if at is not None), default=None)
+        )
 
     @property
     def full(self) -> Collection[int]:

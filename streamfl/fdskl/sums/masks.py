@@ -21,7 +21,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 
-from streamfl.fdskl.sums.circle import number_type
 from streamfl.fdskl.sums.keystream import Keystream, keystream
 from streamfl.identity.keys import derive
 
@@ -32,7 +31,6 @@ __all__ = [
     "life_number",
     "mask_key",
     "masked",
-    "one_time_mask",
     "paper_mask",
 ]
 
@@ -98,30 +96,15 @@ def mask_key(pair_secret: bytes, round_id: bytes, purpose: bytes, bits: int) -> 
     return hmac.digest(pair_secret, b"fdskl mask %d " % bits + named + b"\x01", "sha256")
 
 
-def one_time_mask(
-    pair_secrets: Mapping[int, bytes], own: int, round_id: bytes, purpose: bytes, count: int, bits: int
-) -> NDArray[Any]:
-    """sum over peers p of +- keystream(own, p), plus where own < p: (count,) uint32 or uint64, modulo 2^bits.
-
-    Over all parties of a round the sum is 0. Element n is number n of each keystream, whatever ``count`` is.
-
-    pair_secrets: by the peer's number, of every other party of the round.
-    own: number of the party.
-    round_id, purpose: as for :func:`mask_key`.
-    count: how many numbers.
-    bits: 32 or 64.
-    """
-    total = np.zeros(count, number_type(bits))
-    _add_mask(total, pair_secrets, own, round_id, purpose)
-    return total
-
-
 def masked(
     numbers: NDArray[Any], pair_secrets: Mapping[int, bytes], own: int, round_id: bytes, purpose: bytes
 ) -> NDArray[Any]:
     """The numbers, and check words behind them, under the party's mask: (n + CHECK_WORDS,).
 
-    numbers: (n,) uint32 or uint64. The others are as for :func:`one_time_mask`.
+    numbers: (n,) uint32 or uint64.
+    pair_secrets: by the peer's number, of every other party of the round.
+    own: number of the party.
+    round_id, purpose: as for :func:`mask_key`.
     """
     result = np.zeros(len(numbers) + CHECK_WORDS, numbers.dtype)
     result[: len(numbers)] = numbers

@@ -1,11 +1,10 @@
-"""Who sends partial sums to whom: trees, stars and rings that end at the active party, and what each worker
-could combine of them.
+"""Who sends partial sums to whom: trees, stars and rings that end at the active party.
 
 Under the paper's masks a feature's phase needs two sums, of masked parts over T1 and of masks over T2
 (Algorithm 3). The paper requires T1 and T2 to be totally different (Definition 2). This is not enough: a
 worker that receives a leaf's part in T1 and the leaf's mask in T2 can unmask the part, and so can one that
-gets both by subtraction. What counts is the rank of all that a worker receives,
-:func:`unmasked_combinations`. One-time masks need no T2.
+gets both by subtraction. What counts is the rank of all that a worker receives.
+One-time masks need no T2.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-__all__ = ["Aggregation", "aggregation", "hops", "messages", "totally_different", "unmasked_combinations"]
+__all__ = ["Aggregation", "aggregation", "hops", "totally_different"]
 
 Kind = Literal["tree", "star", "ring"]
 
@@ -91,11 +88,6 @@ def hops(kind: Kind, parties: int) -> int:
     return {"tree": (parties - 1).bit_length(), "star": min(parties - 1, 1), "ring": parties - 1}[kind]
 
 
-def messages(kind: Kind, parties: int) -> int:
-    """Messages of T1, or of a T2 over this number of parties: one from every party but the root."""
-    return parties - 1
-
-
 def totally_different(first: Aggregation, second: Aggregation) -> bool:
     """Whether no subtree of more than one leaf is in both (Definition 2).
 
@@ -104,44 +96,6 @@ def totally_different(first: Aggregation, second: Aggregation) -> bool:
     which is stricter than the paper.
     """
     return _subtrees(first).isdisjoint(_subtrees(second))
-
-
-def unmasked_combinations(
-    worker: int,
-    mask: Literal["one-time", "paper", "none"],
-    first: Aggregation,
-    second: Aggregation | None = None,
-    owner: int | None = None,
-) -> int:
-    """How many independent unmasked sums of others' parts a worker can make from all that it receives for one
-    feature.
-
-    rank(all it receives) - rank(the masks in it), over the columns (o, masks) of others: the worker knows its
-    own parts and masks. One at the active party is the answer of the round.
-
-    worker: its number.
-    mask: one-time: each pair's, which one adds and the other subtracts. paper: b_p of each, in T1 and in T2.
-    none.
-    first: T1.
-    second: T2, where there is one.
-    owner: p' of a T2. Its b_p stays in the answer as the feature's phase, so at the root it is no mask.
-    """
-    parties = len(first.parent)
-    pairs = [(one, two) for two in range(parties) for one in range(two)] if mask == "one-time" else []
-    single = list(range(parties)) if mask == "paper" else []
-    rows = []
-    for tree, parts in ((first, 1), (second or _made(parties, first.root, {}), 0)):
-        for child in tree.children[worker]:
-            of = tree.below(child)
-            row = [parts * (one in of) for one in range(parties)]
-            row += [parts * ((one in of) - (two in of)) * (worker not in (one, two)) for one, two in pairs]
-            row += [
-                int(one in of and one != worker and not (worker == first.root and one == owner))
-                for one in single
-            ]
-            rows.append(row)
-    heard = np.array(rows, np.float64).reshape(len(rows), parties + len(pairs) + len(single))
-    return _rank(heard) - _rank(heard[:, parties:])
 
 
 def _made(parties: int, root: int, parent: dict[int, int]) -> Aggregation:
@@ -197,7 +151,3 @@ def _sums(tree: Aggregation, worker: int) -> Iterator[frozenset[int]]:
         yield from _sums(tree, child)
         leaves |= tree.below(child)
         yield leaves
-
-
-def _rank(rows: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> int:
-    return int(np.linalg.matrix_rank(rows)) if rows.size else 0

@@ -48,7 +48,6 @@ class KernelFederation(TurnFederation[FdsklSettings]):
     inputs: by party, in the order of federation.parties, (entities, its columns).
     columns: by party, the names of its columns. Frequencies are drawn by name.
     labels: (entities,); each of several active parties gets its own ones.
-    label_range: of the labels.
     network_delay: virtual seconds from one party to another.
     overheard: called with each message between parties.
     """
@@ -61,7 +60,6 @@ class KernelFederation(TurnFederation[FdsklSettings]):
         inputs: Sequence[NDArray[np.float64]],
         columns: Sequence[Sequence[str]],
         labels: NDArray[np.float64],
-        label_range: tuple[float, float] = (0.0, 1.0),
         network_delay: float = 0.0,
         overheard: Callable[[Outgoing], None] | None = None,
     ) -> None:
@@ -74,7 +72,7 @@ class KernelFederation(TurnFederation[FdsklSettings]):
         self.columns = dict(zip(self.inputs, columns, strict=True))
         self._of_party = {
             name: self.settings.model_copy(update={**own, "aggregation": aggregation})
-            for name, own in members(settings.federation, self.columns, label_range).items()
+            for name, own in members(settings.federation, self.columns).items()
         }
         for name in self._of_party:
             self.workers[name] = self._begin(name)

@@ -19,14 +19,9 @@ def labels_topic(federation: FdsklFederation, party: str) -> str:
     return LABELS if party == federation.active_party else f"{LABELS}-{party}"
 
 
-def members(
-    federation: FdsklFederation, columns: Mapping[str, Columns], label_range: tuple[float, float] = (0.0, 1.0)
-) -> dict[str, dict[str, Any]]:
+def members(federation: FdsklFederation, columns: Mapping[str, Columns]) -> dict[str, dict[str, Any]]:
     """By party, the sections in which its settings differ from the others'. columns: by party."""
-    labels = {
-        party: labels_section(labels_topic(federation, party), label_range)
-        for party in federation.active_parties
-    }
+    labels = {party: labels_section(labels_topic(federation, party)) for party in federation.active_parties}
     return {
         party: member_sections(WORKER, party, columns[party], labels.get(party))
         for party in federation.parties

@@ -27,7 +27,7 @@ from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import JoinKey, LabelJoin, Pair
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.state.clock_guard import time_written_by
+from streamfl.state.clock_guard import earliest, time_written_by
 
 __all__ = ["LateLabels"]
 
@@ -206,8 +206,7 @@ class LateLabels:
 
     @property
     def wake_at(self) -> float | None:
-        times = (self.pending.wake_at(self._uploads), self._join.wake_at, self._order.wake_at)
-        return min([when for when in times if when is not None], default=None)
+        return earliest(self.pending.wake_at(self._uploads), self._join.wake_at, self._order.wake_at)
 
     def set_back(self, now: float) -> None:
         self._join.set_back(now)

@@ -19,6 +19,7 @@ from streamfl.pofmkl.learning.changelog_checks import check_inputs, check_label
 from streamfl.pofmkl.state import WAITING
 from streamfl.records.header_propagation import LONGEST_HEADERS
 from streamfl.records.samples import Sample
+from streamfl.state.clock_guard import earliest
 
 __all__ = ["ClientQueue", "PendingQueues", "PendingSample", "PendingSamples"]
 
@@ -148,8 +149,8 @@ class PendingQueues(Generic[Item]):
 
     def wake_at(self, uploads: Uploads) -> float | None:
         """When the first of the clients that wait only for their byte budget can go on."""
-        times = [uploads.affordable_at(queue.client) for queue in self.ready.values() if queue.items]
-        return min([when for when in times if when is not None], default=None)
+        waiting = [queue.client for queue in self.ready.values() if queue.items]
+        return earliest(*map(uploads.affordable_at, waiting))
 
     def waiting(self, client: Client) -> int:
         """How many items of a client wait."""

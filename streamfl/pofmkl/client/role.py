@@ -67,7 +67,7 @@ from streamfl.pofmkl.state import INPUT_MEANS
 from streamfl.pofmkl.state_settings import federation_settings, pace_settings
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.input_watch import InputWatch
-from streamfl.state.clock_guard import ClockGuard, time_written_by
+from streamfl.state.clock_guard import ClockGuard, earliest, time_written_by
 
 __all__ = ["PofmklClient", "StepTrace"]
 
@@ -148,14 +148,13 @@ class PofmklClient:
     @property
     def wake_at(self) -> float | None:
         catch_up = self.catch_up.wake_at if self._labels.pending.total else None
-        due = (
+        return earliest(
             self._labels.wake_at,
             self._uploads.next_due,
             self._model_watch.wake_at,
             self.silence.wake_at,
             catch_up,
         )
-        return min([when for when in due if when is not None], default=None)
 
     @property
     def full(self) -> Collection[int]:

@@ -19,6 +19,7 @@ from streamfl.encoding.wire import Count
 from streamfl.pofmkl.learning.section import LearningSection
 from streamfl.pofmkl.metrics import UplinkMetrics
 from streamfl.pofmkl.state import SILENCE
+from streamfl.state.clock_guard import earliest
 
 __all__ = ["ALONE", "ServerSilence"]
 
@@ -121,8 +122,7 @@ class ServerSilence:
 
     @property
     def wake_at(self) -> float | None:
-        times = map(self._due_at, self._partitions.values())
-        return min([when for when in times if when is not None], default=None)
+        return earliest(*map(self._due_at, self._partitions.values()))
 
     @property
     def alone(self) -> bool:

@@ -26,7 +26,7 @@ from streamfl.pofmkl.metrics import ServerMetrics
 from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.shard import Shard
 from streamfl.pofmkl.server.update_problems import UpdateProblems
-from streamfl.state.clock_guard import ClockGuard
+from streamfl.state.clock_guard import ClockGuard, earliest
 
 __all__ = ["PofmklServer", "ShardSnapshot"]
 
@@ -74,8 +74,7 @@ class PofmklServer:
 
     @property
     def wake_at(self) -> float | None:
-        times = [shard.round.over_at for shard in self._shards.values()]
-        return min([when for when in times if when is not None], default=None)
+        return earliest(*(shard.round.over_at for shard in self._shards.values()))
 
     @property
     def full(self) -> Collection[int]:

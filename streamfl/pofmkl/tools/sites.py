@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["InputArray", "Sites", "mean", "present", "samples_of"]
+__all__ = ["InputArray", "Sites", "present", "samples_of"]
 
 
 class InputArray(Protocol):
@@ -56,14 +56,3 @@ def present(labels: NDArray[Any]) -> NDArray[np.bool_]:
 def samples_of(labels: NDArray[Any]) -> NDArray[np.intp]:
     """How many samples each client has, (K,); labels as for :func:`present`."""
     return np.asarray(present(labels).sum(axis=0))
-
-
-def mean(values: NDArray[Any], labels: NDArray[Any], axis: int | None = None) -> Any:
-    """The mean of values (T, K) over the existing samples; labels as for :func:`present`.
-
-    >>> bool(np.isnan(mean(np.array([[np.nan, 1.0]]), np.zeros((1, 2)))))
-    True
-    >>> float(mean(np.array([[2.0, np.nan]]), np.array([[0.0, np.nan]])))
-    2.0
-    """
-    return values.mean(axis=axis, where=present(labels))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 __all__ = ["IterateMeans", "OwnPairs", "is_usable", "two_loop"]
 
 Floats = NDArray[np.float64]
+LEAST, LARGEST = 1e-4, 1e6
 
 
 class IterateMeans:
@@ -86,15 +87,15 @@ class OwnPairs:
         return np.array([*self._steps, *self._curvatures, gradient]).reshape(-1, self._columns)
 
 
-def is_usable(ss: float, sv: float, vv: float, least: float = 1e-4, largest: float = 1e6) -> bool:
-    """Whether a pair has curvature to learn from: s'v >= least s's, v'v <= largest s'v, and all are finite.
+def is_usable(ss: float, sv: float, vv: float) -> bool:
+    """Whether a pair has curvature to learn from: s'v >= LEAST s's, v'v <= LARGEST s'v, and all are finite.
 
     With s'v <= 0 the update would lose positive definiteness; with s'v next to nothing its inverse would be
     noise.
 
     ss, sv, vv: s's, s'v and v'v, summed over the parties.
     """
-    return bool(np.isfinite([ss, sv, vv]).all() and ss > 0 and sv >= least * ss and vv <= largest * sv)
+    return bool(np.isfinite([ss, sv, vv]).all() and ss > 0 and sv >= LEAST * ss and vv <= LARGEST * sv)
 
 
 def two_loop(gram: Floats, scale: float) -> Floats:

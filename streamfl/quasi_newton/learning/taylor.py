@@ -20,7 +20,6 @@ __all__ = [
     "loss",
     "loss_bounds",
     "loss_from_products",
-    "probabilities",
     "residuals",
 ]
 
@@ -81,9 +80,3 @@ def loss_from_products(total: float) -> float:
     D. The coordinator learns only this total, not its two terms.
     """
     return math.log(2.0) - 0.5 + total / 2
-
-
-def probabilities(outputs: NDArray[Any]) -> Floats:
-    """Probability of label +1: 1/2 + u / 4, clipped to [0, 1]. The loss (2) fits u = 2 E[y], so u is no
-    log-odds."""
-    return np.asarray(np.clip(0.5 + np.asarray(outputs) / 4, 0.0, 1.0), dtype=np.float64)

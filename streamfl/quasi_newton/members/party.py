@@ -51,7 +51,7 @@ from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.clock_guard import time_written_by
+from streamfl.state.clock_guard import earliest, time_written_by
 
 __all__ = ["PartyTask"]
 
@@ -124,7 +124,7 @@ class PartyTask(PartsTask):
 
     @property
     def wake_at(self) -> float | None:
-        return min((at for at in (self.table.wake_at, self.readiness.due_at) if at is not None), default=None)
+        return earliest(self.table.wake_at, self.readiness.due_at)
 
     @property
     def owed(self) -> bool:

@@ -36,6 +36,7 @@ from streamfl.quasi_newton.scoring.session import ASKED, CHOSEN, IDLE, SHUT, Ses
 from streamfl.quasi_newton.state import SESSION, SOUGHT
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.roles.rhythm import Rhythm
+from streamfl.state.clock_guard import earliest
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["GuestScoring"]
@@ -78,7 +79,7 @@ class GuestScoring(Scoring):
             return None
         if self._may_calibrate() or self.scores.pending(self._told):
             return 0.0
-        return min((at for host in self._hosts if (at := self._due(host)) is not None), default=None)
+        return earliest(*map(self._due, self._hosts))
 
     @property
     def owed(self) -> bool:

@@ -13,6 +13,7 @@ from streamfl.quasi_newton.messages import COORDINATOR_NAME
 from streamfl.quasi_newton.metrics import ScoringMetrics
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
+from streamfl.state.clock_guard import earliest
 
 __all__ = ["Scoring", "ScoringParty"]
 
@@ -90,8 +91,7 @@ class ScoringParty(PartyTask):
 
     @property
     def wake_at(self) -> float | None:
-        times = [super().wake_at, self.scoring.wake_at if self._scores else None]
-        return min((at for at in times if at is not None), default=None)
+        return earliest(super().wake_at, self.scoring.wake_at if self._scores else None)
 
     @property
     def owed(self) -> bool:

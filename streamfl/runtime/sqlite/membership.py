@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable
 
-from streamfl.runtime.assignment import deal
+from streamfl.runtime.assignment import changes, deal
 from streamfl.runtime.sqlite.file import Database
 
 __all__ = ["SqliteMembership"]
@@ -113,19 +113,11 @@ class SqliteMembership:
         return int(generation)
 
     def changes(self, connection: sqlite3.Connection, all_anew: bool) -> tuple[list[int], list[int]]:
-        """The revoked and the assigned partitions since the last report.
-
-        A partition that another member had for a while is in both lists: the caller's state of it is out of
-        date.
-
-        all_anew: report every partition as revoked, and those that this member still has as assigned.
-        """
+        """The revoked and the assigned partitions since the last report. all_anew: as in
+        :func:`~streamfl.runtime.assignment.changes`."""
         owned = "SELECT partition, since FROM owners WHERE group_name = ? AND member = ?"
         since: dict[int, int] = dict(connection.execute(owned, (self._group, self._member)))
-        kept = {
-            p for p in self.owned if not all_anew and since.get(p, self.generation + 1) <= self.generation
-        }
-        return sorted(self.owned - kept), sorted(since.keys() - kept)
+        return changes(self.owned, since, self.generation, all_anew)
 
     def accept(self, generation: int, went: Iterable[int], came: Iterable[int]) -> None:
         """Note that these changes of this generation were reported to the caller."""

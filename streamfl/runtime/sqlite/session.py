@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
-from streamfl.contract.role import ConfigurationError, Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import (
     BusUnavailable,
     CommitRefused,
@@ -17,6 +17,7 @@ from streamfl.runtime.bus import (
     Subscription,
     TopicPartition,
 )
+from streamfl.runtime.own_session import OwnSession, partitions_of_inputs
 from streamfl.runtime.sqlite.file import Database
 from streamfl.runtime.sqlite.membership import SqliteMembership
 from streamfl.runtime.sqlite.store import Store
@@ -27,7 +28,7 @@ SHORTEST_LOOK_SECONDS = 0.001
 LONGEST_LOOK_SECONDS = 0.02
 
 
-class SqliteSession:
+class SqliteSession(OwnSession):
     """A membership in a group of an SQLite bus; see :class:`streamfl.runtime.bus.Session`.
 
     store: the topics and records.
@@ -46,28 +47,18 @@ class SqliteSession:
         session_timeout: float,
         monotonic: Callable[[], float],
     ) -> None:
+        super().__init__(subscription)
         self._store = store
         self._shared = shared
-        self._subscription = subscription
         self._group = subscription.group
         self._monotonic = monotonic
         self._topics = {name: store.topic(name) for name in (*subscription.inputs, *subscription.tables)}
-        counts = {name: self._topics[name].partitions for name in subscription.inputs}
-        if len(set(counts.values())) > 1:
-            raise ConfigurationError(
-                f"the inputs of a role need the same number of partitions, but have {counts}"
-            )
-        self._positions: dict[TopicPartition, int] = {}
-        self._origins: dict[TopicPartition, int] = {}
-        self._paused: frozenset[TopicPartition] = frozenset()
-        self._table_positions: dict[TopicPartition, int] = {}
+        partitions = partitions_of_inputs(
+            {name: self._topics[name].partitions for name in subscription.inputs}
+        )
         self._last_lag: dict[TopicPartition, int] = {}
-        self._refused = False
-        self._closed = False
-        self._turn = 0
         self._database = open()
         try:
-            partitions = next(iter(counts.values()), 0)
             self._member = SqliteMembership(
                 self._database, self._group, partitions, session_timeout, monotonic
             )
@@ -110,12 +101,6 @@ class SqliteSession:
         with self._database.reading() as connection:
             return self._committed(connection, topic, partition)
 
-    def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
-        """Go on reading an assigned input partition at ``offset``."""
-        if (topic, partition) not in self._positions:
-            raise ValueError(f"partition {partition} of {topic!r} is not assigned to this session")
-        self._positions[topic, partition] = offset
-
     def commit(self, step: Step) -> None:
         """Make the step visible, in one transaction."""
         self._check_open()
@@ -134,10 +119,6 @@ class SqliteSession:
         except BaseException:
             self._refused = True
             raise
-
-    def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Bring no more records of exactly these input partitions until told otherwise."""
-        self._paused = frozenset(places)
 
     def lag(self) -> Mapping[TopicPartition, int]:
         """Records between the position and the end of each assigned input partition; the last known while the
@@ -161,10 +142,6 @@ class SqliteSession:
             self._member.leave()
         finally:
             self._database.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ValueError("the session is closed")
 
     def _check_ownership(self, connection: sqlite3.Connection, step: Step) -> None:
         stale = self._refused or not self._member.is_current(connection)
@@ -225,24 +202,12 @@ class SqliteSession:
         committed = self._committed(connection, topic, partition)
         if committed is not None:
             return committed
-        reset = self._subscription.auto_offset_reset
-        if reset == "error":
-            raise ConfigurationError(
-                f"bus.auto_offset_reset = 'error': group {self._group!r} has no committed offset for "
-                f"partition {partition} of {topic!r}; set 'earliest' or 'latest' to say where to begin"
-            )
-        first, end = self._store.bounds(connection, self._topics[topic], partition)
-        # Kept, because after a refused step a second 'latest' would skip records that were read and not
-        # committed.
-        return self._origins.setdefault((topic, partition), end if reset == "latest" else first)
+        bounds = self._store.bounds(connection, self._topics[topic], partition)
+        return self._without_offset((topic, partition), *bounds)
 
     def _take_records(self, connection: sqlite3.Connection, polled: Polled, max_records: int) -> None:
         taken = polled.records
-        places = [place for place in self._positions if place not in self._paused]
-        # Another partition goes first each time, so that a busy one cannot starve the rest.
-        self._turn += 1
-        start = self._turn % len(places) if places else 0
-        for name, partition in places[start:] + places[:start]:
+        for name, partition in self._places_in_turn():
             offset = self._positions[name, partition]
             records = self._store.since(
                 connection, self._topics[name], partition, offset, max_records - len(taken)

@@ -42,9 +42,9 @@ def columns_content(columns: Columns, row: list[float]) -> dict[str, Any]:
     return {LIST: row} if isinstance(columns, int) else dict(zip(columns, row, strict=True))
 
 
-def labels_section(topic: str = LABELS, label_range: tuple[float, float] = (0.0, 1.0)) -> EntityLabelsSection:
+def labels_section(topic: str = LABELS) -> EntityLabelsSection:
     """The section ``[labels]`` of a member that knows labels."""
-    return EntityLabelsSection(topic=topic, format="msgpack", label=LABEL, label_range=label_range)
+    return EntityLabelsSection(topic=topic, format="msgpack", label=LABEL, label_range=(0.0, 1.0))
 
 
 def member_sections(

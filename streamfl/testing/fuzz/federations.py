@@ -75,7 +75,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         for name, one in self.members.items():
-            for channel, source in (*one.channels.inputs.items(), *one.channels.tables.items()):
+            for channel, source in one.channels.sources.items():
                 self.readers[source.topic].append((name, channel))
 
     def turns(self, now: float) -> None:

@@ -36,9 +36,7 @@ def recorded_subject(
         ]
         return Traffic(received, PARTITIONS, tuple(one.channels.tables))
 
-    decode = {
-        name: source.decode for name, source in (*one.channels.inputs.items(), *one.channels.tables.items())
-    }
+    decode = {name: source.decode for name, source in one.channels.sources.items()}
     return Subject(lambda: federation.build(one.settings), traffics(), anybody, decode)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.records.alignment import AlignedEntities
+from streamfl.state.clock_guard import earliest
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import Decision, PredictionBatch, decide
 from streamfl.vafl.coordinator.parties import SentEmbeddings
@@ -72,7 +73,7 @@ class CoordinatorEntities:
 
     @property
     def wake_at(self) -> float | None:
-        return min((at for at in (self._rows.wake_at, self._pending.wake_at) if at is not None), default=None)
+        return earliest(self._rows.wake_at, self._pending.wake_at)
 
     # ---- input
 

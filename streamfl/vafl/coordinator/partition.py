@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import chain
 
 from streamfl.encoding.changelog_checks import check_name
@@ -19,19 +18,7 @@ from streamfl.vafl.coordinator.remembered_entity import RememberedEntity
 from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.state import ALIGNED_ENTITY, SPENT
 
-__all__ = ["CoordinatorPartition", "CoordinatorSnapshot"]
-
-
-@dataclass(frozen=True)
-class CoordinatorSnapshot:
-    """The coordinator's state in one partition, for tests and tools.
-
-    entities: names; the entity whose last message is oldest comes first.
-    awaited: names of the entities that wait for a newer embedding, or for the learning quorum.
-    """
-
-    entities: Sequence[str]
-    awaited: frozenset[str]
+__all__ = ["CoordinatorPartition"]
 
 
 class CoordinatorPartition:
@@ -65,9 +52,6 @@ class CoordinatorPartition:
         """Releases of labels."""
         self._parts.named(ALIGNED_ENTITY, check_name, RememberedEntity, self._restore_entity)
         self._parts.register(SPENT.prefix, self.ledger.restore)
-
-    def snapshot(self) -> CoordinatorSnapshot:
-        return CoordinatorSnapshot(self.entities.names, self.entities.awaited)
 
     @property
     def is_empty(self) -> bool:

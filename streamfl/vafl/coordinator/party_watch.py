@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from streamfl.contract.role import OperatorNotice
 from streamfl.records.place_watch import PlaceWatch
 from streamfl.roles.reply_deadline import ReplyDeadline
+from streamfl.state.clock_guard import earliest
 
 __all__ = ["PartyWatch"]
 
@@ -38,7 +39,7 @@ class PartyWatch:
 
     @property
     def wake_at(self) -> float | None:
-        return min((one.wake_at for one in self._reply_deadlines if one.wake_at is not None), default=None)
+        return earliest(*(one.wake_at for one in self._reply_deadlines))
 
     @property
     def late(self) -> str | None:

@@ -14,7 +14,7 @@ cut where theta_0 takes a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -37,7 +37,7 @@ from streamfl.records.labels import Label
 from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.label_pause import LabelPause
 from streamfl.roles.task_role import TaskRole
-from streamfl.state.clock_guard import time_written
+from streamfl.state.clock_guard import earliest, time_written
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import NOTHING
 from streamfl.vafl.coordinator.figures import CoordinatorFigures
@@ -45,14 +45,14 @@ from streamfl.vafl.coordinator.intake import Intake
 from streamfl.vafl.coordinator.label_release import TOLD_BARE, LabelRelease
 from streamfl.vafl.coordinator.learning_head import LearningHead
 from streamfl.vafl.coordinator.parties import SentEmbeddings
-from streamfl.vafl.coordinator.partition import CoordinatorPartition, CoordinatorSnapshot
+from streamfl.vafl.coordinator.partition import CoordinatorPartition
 from streamfl.vafl.coordinator.party_watch import PartyWatch
 from streamfl.vafl.coordinator.predictions import Predictions
 from streamfl.vafl.coordinator.replies import Replies
 from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.state import SPENT
 
-__all__ = ["CoordinatorSnapshot", "VaflCoordinator"]
+__all__ = ["VaflCoordinator"]
 
 # Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for
 # the next.
@@ -94,8 +94,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
     @property
     def wake_at(self) -> float | None:
         entities = [task.entities for task in self._tasks.values()]
-        times = [self._watch.wake_at, self._label_pause.wake_at, *(one.wake_at for one in entities)]
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._watch.wake_at, self._label_pause.wake_at, *(one.wake_at for one in entities))
 
     @property
     def backlog(self) -> str | None:
@@ -153,10 +152,6 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
         """The head's outputs for embeddings (n, M, embedding size) at the partition's present parameters: (n,
         outputs)."""
         return self._tasks[partition].head.evaluate(embeddings)
-
-    def snapshots(self) -> Mapping[int, CoordinatorSnapshot]:
-        """The state of each partition."""
-        return {partition: task.snapshot() for partition, task in self._tasks.items()}
 
     # ---- state
 

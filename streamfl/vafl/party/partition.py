@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,36 +15,19 @@ from streamfl.learning.running_scale import RunningScale
 from streamfl.privacy.ledger import Ledger
 from streamfl.roles.received_numbers import is_to_come
 from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
+from streamfl.state.clock_guard import earliest
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.given import PartyGiven
 from streamfl.vafl.party.catch_up import CatchUp
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbeddings, WaitingSamples
 from streamfl.vafl.party.life import PartyLife
-from streamfl.vafl.party.model import AnsweredEntity, PartyModel
+from streamfl.vafl.party.model import PartyModel
 from streamfl.vafl.party.noise import PartyNoise
 from streamfl.vafl.state import ARRAY, SPENT
 
-__all__ = ["PartyPartition", "PartySnapshot"]
+__all__ = ["PartyPartition"]
 
 MOMENTS = ARRAY.prefix + b"moments/"
-
-
-@dataclass(frozen=True)
-class PartySnapshot:
-    """A party's state in one partition, for tests and tools.
-
-    epoch: of the present life; None: the life has not begun.
-    steps: the number of steps taken.
-    in_flight: by entity, the number of its newest embedding; the oldest first.
-    answered: the gradients that wait for the next step, in order.
-    waiting: the number of samples that wait.
-    """
-
-    epoch: int | None
-    steps: int
-    in_flight: Mapping[str, int]
-    answered: Sequence[AnsweredEntity]
-    waiting: int
 
 
 class PartyPartition:
@@ -151,8 +133,7 @@ class PartyPartition:
     @property
     def wake_at(self) -> float | None:
         """When the next entity is forgotten, or no longer waited for."""
-        times = (self.in_flight.wake_at, self.catch_up.wake_at(len(self.waiting)))
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self.in_flight.wake_at, self.catch_up.wake_at(len(self.waiting)))
 
     def renew_epoch(self, now: float) -> None:
         """Give up an epoch named by a clock that was far ahead: the coordinator would refuse it until that
@@ -165,16 +146,6 @@ class PartyPartition:
         if epoch is not None and is_to_come(epoch, now):
             self.in_flight.end_epoch(epoch)
             self.life.renew_epoch(now)
-
-    def snapshot(self) -> PartySnapshot:
-        life = self.life
-        return PartySnapshot(
-            life.epoch,
-            life.steps,
-            {entity: shown.sequence for entity, shown in self.in_flight.items()},
-            self.model.answered,
-            len(self.waiting),
-        )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
         yield from chain(self._parts.changed_state(), self.model.changed_state(), self.ledger.changed_state())

@@ -18,6 +18,7 @@ from streamfl.privacy.ledger import promise_ended
 from streamfl.records.samples import Sample
 from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.task_role import AwaitingRole
+from streamfl.state.clock_guard import earliest
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.given import PartyGiven
 from streamfl.vafl.messages import (
@@ -32,12 +33,12 @@ from streamfl.vafl.messages import (
 )
 from streamfl.vafl.metrics import PartyMetrics
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
-from streamfl.vafl.party.partition import PartyPartition, PartySnapshot
+from streamfl.vafl.party.partition import PartyPartition
 from streamfl.vafl.party.privacy_figures import measure_privacy
 from streamfl.vafl.privacy import Mechanism
 from streamfl.vafl.state import SPENT
 
-__all__ = ["PartySnapshot", "VaflParty"]
+__all__ = ["VaflParty"]
 
 NO_GRADIENT = (
     "no gradient has come for {:g} s, although embeddings are sent: the coordinator gets no labels of these "
@@ -73,8 +74,7 @@ class VaflParty(AwaitingRole[PartyPartition]):
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._reply_deadline.wake_at, *(task.wake_at for task in self._tasks.values())]
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._reply_deadline.wake_at, *(task.wake_at for task in self._tasks.values()))
 
     @property
     def full(self) -> Collection[int]:
@@ -170,10 +170,6 @@ class VaflParty(AwaitingRole[PartyPartition]):
     def spent(self, partition: int, entity: str) -> float:
         """mu^2 of all releases of an entity."""
         return self._tasks[partition].ledger.spent(entity)
-
-    def snapshots(self) -> Mapping[int, PartySnapshot]:
-        """The state of each partition."""
-        return {partition: task.snapshot() for partition, task in self._tasks.items()}
 
     # ---- state
 

@@ -119,7 +119,6 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
         delays: Sequence[Delay] = (),
         network_delay: float = 0.0,
         coordinator_delay: float = 0.0,
-        label_range: tuple[float, float] = (0.0, 1.0),
         arrivals: int | None = None,
         answers_first: bool = False,
         own_start: bool = False,
@@ -136,7 +135,7 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
         self.network_delay = network_delay
         self.coordinator_delay = coordinator_delay
         federation = settings.federation
-        for name, own in members(federation, self.columns, label_range).items():
+        for name, own in members(federation, self.columns).items():
             self.workers[name] = self._start(self.settings.model_copy(update=own))
         self.parties = []
         for name, delay in zip(

@@ -15,13 +15,10 @@ BETWEEN = UP, DOWN = ("embeddings", "gradients")
 """Kinds of messages between a party and the coordinator: the ends of their topics' names."""
 
 
-def members(
-    federation: VerticalMembers, columns: Mapping[str, Columns], label_range: tuple[float, float] = (0.0, 1.0)
-) -> dict[str, dict[str, Any]]:
+def members(federation: VerticalMembers, columns: Mapping[str, Columns]) -> dict[str, dict[str, Any]]:
     """By member, the sections in which its settings differ from the others'. The coordinator is
     :data:`HEAD`."""
-    coordinator = member_sections(COORDINATOR, labels=labels_section(label_range=label_range))
     return {
-        HEAD: coordinator,
+        HEAD: member_sections(COORDINATOR, labels=labels_section()),
         **{party: member_sections(PARTY, party, columns[party]) for party in federation.parties},
     }

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
+from replayed_target import ReplayedTarget
+
 from streamfl.contract.role import Send
 from streamfl.dp_frank_wolfe.config import PARTY, ColumnFederation, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.public import Public
@@ -18,7 +20,6 @@ from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.entities import entity_label, entity_sample, settings_of
 from streamfl.testing.fuzz.federations import FuzzedFederation
 from streamfl.testing.fuzz.mutations import FuzzedRecord
-from streamfl.testing.fuzz.replayed import ReplayedTarget
 from streamfl.testing.fuzz.targets import Decoder, Target, member_targets
 
 __all__ = ["CLINIC", "FEDERATIONS", "PARTIES", "targets"]

@@ -7,8 +7,7 @@ from functools import cache
 import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
 from fdskl.proof import fuzz
-
-from streamfl.testing.fuzz.resumed import MemoryFederation
+from resumed import MemoryFederation
 
 ROUNDS = 12
 

@@ -7,8 +7,9 @@ import itertools
 from typing import Any
 
 import pytest
+from fdskl.combinations import unmasked_combinations
 
-from streamfl.fdskl.sums.topology import Aggregation, aggregation, totally_different, unmasked_combinations
+from streamfl.fdskl.sums.topology import Aggregation, aggregation, totally_different
 
 PARTIES = (2, 3, 4, 5, 6, 8, 9, 16)
 

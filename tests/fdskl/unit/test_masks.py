@@ -25,7 +25,6 @@ from streamfl.fdskl.sums.masks import (
     OwnIncarnation,
     checked,
     masked,
-    one_time_mask,
     paper_mask,
 )
 from streamfl.fdskl.sums.topology import Aggregation, aggregation
@@ -52,6 +51,15 @@ def summed(tree: Aggregation, parts: list[NDArray[Any]], worker: int | None = No
     total = parts[at].copy()
     for child in tree.children[at]:
         total += summed(tree, parts, child)
+    return total
+
+
+def one_time_mask(
+    pair_secrets: Mapping[int, bytes], own: int, round_id: bytes, purpose: bytes, count: int, bits: int
+) -> NDArray[Any]:
+    """The mask that is added to ``count`` numbers."""
+    total = np.zeros(count, number_type(bits))
+    masks._add_mask(total, pair_secrets, own, round_id, purpose)
     return total
 
 

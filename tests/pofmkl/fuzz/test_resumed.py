@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
 from pofmkl.proof import fuzz
+from resumed import MemoryFederation
 
 from streamfl.contract.role import BadRecord, StateChange
-from streamfl.testing.fuzz.resumed import MemoryFederation
 
 # The default client writes a snapshot every 64 samples, the server's step one every 256 rows.
 ROUNDS = {"paper-lockstep": 4, "default-lockstep": 90, "default-late-labels": 70}

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
+from resumed import MemoryFederation
 
 from streamfl.contract.role import ConfigurationError, Send, StateChange
 from streamfl.encoding.wire import decode_array
@@ -27,7 +28,6 @@ from streamfl.testing.fuzz.clients import CLIENTS, GOOD_CLIENT, ClientTarget, cl
 from streamfl.testing.fuzz.federations import FuzzedFederation, some_of_each, users_record
 from streamfl.testing.fuzz.member import PARTITIONS
 from streamfl.testing.fuzz.mutations import FuzzedRecord
-from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.testing.fuzz.targets import Arrays, Decoder, RoleTarget, Samples, Target, member_targets
 
 __all__ = ["CLIENT", "FEDERATIONS", "SERVER", "run", "targets"]

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from quasi_newton.proof import made_up_secrets
 from quasi_newton.proof.made_up_secrets import made_up_files
+from replayed_target import ReplayedTarget
 
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import Role, Send
@@ -27,7 +28,6 @@ from streamfl.testing.fuzz.entities import entity_label, entity_sample, settings
 from streamfl.testing.fuzz.federations import FuzzedFederation
 from streamfl.testing.fuzz.member import build_role
 from streamfl.testing.fuzz.mutations import FuzzedRecord
-from streamfl.testing.fuzz.replayed import ReplayedTarget
 from streamfl.testing.fuzz.targets import Decoder, Target, member_targets
 
 __all__ = ["FEDERATIONS", "GUEST_NAME", "HOST_NAME", "MEMBERS", "targets"]

@@ -30,7 +30,9 @@ def test_who_needs_no_encryption_needs_no_extra() -> None:
     """Protects what lists all kinds of roles that are installed, as the reference does, and
     `precision = "plain"`."""
     program = (
-        f"{WITHOUT} from streamfl.runtime.kinds import known_kinds; known_kinds();"
+        f"{WITHOUT} from streamfl.contract.system import installed_systems;"
+        "from streamfl.runtime.kinds import find_kind;"
+        "[find_kind(kind) for system in installed_systems() for kind in system.kinds];"
         "import streamfl.quasi_newton.tools.direct, streamfl.quasi_newton.tools.keys;"
         "from quasi_newton.federations import settings_of; from streamfl.quasi_newton.roles import ROLES;"
         "[ROLES[one.role.kind].build(one) for one in (settings_of(name, 1) for name in ('g', 'h1', 'c'))]"

@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
+from resumed import MemoryFederation
 from vafl.proof import fuzz
 
 from streamfl.simulation.vertical.members import HEAD
-from streamfl.testing.fuzz.resumed import MemoryFederation
 
 ROUNDS = 12
 

@@ -129,7 +129,7 @@ def test_a_restart_goes_on_with_the_start_that_is_remembered(kind: str, steps: i
 def party_learns(role: Any) -> None:
     before = role.parameters(0)
     shows(role, np.ones((1, 4)))
-    epoch = role.snapshots()[0].epoch
+    epoch = role._tasks[0].life.epoch
     message = Reply(VERSION, role.fingerprint, "e0", epoch, 1, encode_array(np.ones(2, np.float32)))
     role.receive([Received("gradients", message, Record("gradients", 0, 0, b"e0", b""))], 0.0)
     assert np.abs(role.parameters(0) - before).max() > 0

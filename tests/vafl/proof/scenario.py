@@ -91,14 +91,13 @@ class VaflScenario(MembersScenario):
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role
         if isinstance(role, VaflParty) and (most := role.settings.learning.in_flight) is not None:
-            for held in role.snapshots().values():
-                away = len(held.in_flight) + len(held.answered)
+            for held in role._tasks.values():
+                away = len(held.in_flight) + held.model.gathered
                 require(away <= most, f"{role.name}: {away} entities on their way, {most} may be")
         elif isinstance(role, VaflCoordinator):
-            for own in role.snapshots().values():
-                require(
-                    own.awaited <= set(own.entities), "an embedding is awaited of an entity that is forgotten"
-                )
+            for entities in (task.entities for task in role._tasks.values()):
+                text = "an embedding is awaited of an entity that is forgotten"
+                require(entities.awaited <= set(entities.names), text)
 
     def standing(self, bus: Bus, last: bool) -> str:
         if self.forgets:

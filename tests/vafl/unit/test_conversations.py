@@ -137,7 +137,7 @@ def test_an_entity_expires_by_its_last_message() -> None:
     coordinator.hears("shop", "e", 1.0, now=60.0)
     assert coordinator.role.wake_at == 101.0
     coordinator.tick(101.0)
-    assert list(coordinator.role.snapshots()[0].entities) == ["e"]
+    assert list(coordinator.role._tasks[0].entities.names) == ["e"]
     coordinator.labelled("e", 1.0, now=120.0)
     assert coordinator.role.wake_at == 220.0
     coordinator.tick(219.0)
@@ -289,7 +289,8 @@ def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first
         party.sees(f"e{number}")
     for count in (first, second):
         for _ in range(count):
-            entity, sequence = next(iter(party.role.snapshots()[0].in_flight.items()))
+            entity, shown = next(iter(party.role._tasks[0].in_flight.items()))
+            sequence = shown.sequence
             party.answered(entity, sequence, 1.0)
         for change in party.role.changed_state():
             kept.pop(change.key, None)
@@ -297,8 +298,8 @@ def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first
     again = Party(steps=Steps("sgd", 0.1, 3))
     for change in kept.values():
         again.role.restore(change)
-    assert again.role.snapshots()[0].answered == party.role.snapshots()[0].answered
-    assert len(again.role.snapshots()[0].answered) == (first + second) % 3 > 0
+    assert again.role._tasks[0].model.answered == party.role._tasks[0].model.answered
+    assert len(again.role._tasks[0].model.answered) == (first + second) % 3 > 0
 
 
 def test_a_full_party_goes_on_reading_gradients() -> None:

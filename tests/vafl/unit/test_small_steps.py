@@ -33,7 +33,7 @@ def shows(party: Party, *names: str) -> None:
 
 
 def steps(party: Party) -> int:
-    return party.role.snapshots()[0].steps
+    return party.role._tasks[0].life.steps
 
 
 def test_where_labels_come_at_once_each_makes_a_step() -> None:

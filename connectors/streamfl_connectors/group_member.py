@@ -1,0 +1,65 @@
+"""A member's partitions and positions, in one way for every client library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from streamfl.runtime.bus import Polled, Step, TopicPartition
+from streamfl_connectors.positions import Beginnings, Positions
+from streamfl_connectors.reading import Logs
+from streamfl_connectors.silence import Silence
+
+__all__ = ["GroupMember"]
+
+
+class GroupMember:
+    """What every membership in a consumer group knows, and how it reports changes.
+
+    logs: asked whether a partition has records although none come.
+    decision_seconds: how long a transaction may stay undecided.
+    """
+
+    def __init__(self, logs: Logs, decision_seconds: float) -> None:
+        self.positions = Positions()
+        self.beginnings = Beginnings(decision_seconds)
+        # Partition numbers: those reported to the caller, and those revoked since the last poll.
+        self.reported: set[int] = set()
+        self._lost: set[int] = set()
+        self._paused: set[TopicPartition] = set()
+        # The group's metadata of which the cluster accepts offsets; None: of no generation.
+        self.group: Any = None
+        self._silence = Silence(logs)
+
+    def may_commit(self, places: Iterable[TopicPartition]) -> bool:
+        """Whether the member may commit offsets of these partitions, as far as it knows."""
+        return self.group is not None and {partition for _, partition in places} <= self.reported
+
+    def fence(self, step: Step) -> dict[TopicPartition, int]:
+        """Offsets that change nothing, by which the cluster checks that this is still a member; see
+        :meth:`Positions.fence`."""
+        return {} if self.group is None else self.positions.fence(step, self.reported)
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Bring no records of exactly these partitions until the next call."""
+        self._paused = set(places)
+        self._silence.forget(self._paused)
+
+    def _report(self, owned: set[int], polled: Polled) -> tuple[set[int], set[int]]:
+        """Report assigned and revoked partitions to the caller, and forget the positions of both. Returns the
+        numbers that are gone, and those that were added.
+
+        owned: the numbers that the member has.
+        """
+        # What is lost meanwhile is reported by the next poll.
+        lost = set(self._lost)
+        self._lost -= lost
+        gone = {p for p in self.reported if p in lost or p not in owned}
+        added = owned - (self.reported - gone)
+        if gone or added:
+            polled.revoked = sorted({*polled.revoked, *gone})
+            polled.assigned = sorted(added)
+            polled.records = [record for record in polled.records if record.partition in self.reported - gone]
+            self.reported = owned
+            self.positions.keep(owned - added)
+        return gone, added
