@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from dp_frank_wolfe.problems import divided, sparse
+from dp_frank_wolfe.problems import sparse
 
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.dp_frank_wolfe import SYSTEM, messages
@@ -19,7 +19,7 @@ from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
-from streamfl.dp_frank_wolfe.learning.weights import read_weights, weights_of
+from streamfl.dp_frank_wolfe.learning.weights import read_weights
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -252,37 +252,22 @@ def hands(server: Server, seed: int = 0, number: int = 1) -> dict[str, Hand]:
     return {party: Hand(server, party, window, number) for party, window in windows.items()}
 
 
-def windows_of(found: dict[str, Hand]) -> dict[str, Window]:
-    return {party: hand.window for party, hand in found.items()}
+def converse(server: Server, parties: dict[str, Hand], restart: bool = False) -> list[tuple[str, Message]]:
+    """Until nobody has anything to say of this window. Returns what the server says of another.
 
-
-def converse(
-    server: Server, parties: dict[str, Hand], restart: bool = False, without: frozenset[str] = frozenset()
-) -> None:
-    """Until nobody has anything to say. restart: another process takes up the server before each message.
-
-    without: parties that hear nothing.
+    restart: another process takes up the server before each message.
     """
-    unread = [one for one in server.said if one[0] not in without]
+    unread, others = list(server.said), []
     while unread:
         party, message = unread.pop(0)
+        if message.window != parties[party].number:
+            others.append((party, message))
+            continue
         answer = parties[party].hear(message)
         if answer is not None:
             if restart:
                 server.restart()
             kind, content, iteration = answer
             assert server.hear(party, kind, content, message.window, iteration) == []
-            unread += [one for one in server.said if one[0] not in without]
-
-
-__all__ = [
-    "Hand",
-    "Server",
-    "converse",
-    "divided",
-    "hands",
-    "names_of",
-    "settings_of",
-    "weights_of",
-    "windows_of",
-]
+            unread += server.said
+    return others
