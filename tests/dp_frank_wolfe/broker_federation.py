@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -18,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +27,8 @@ import numpy as np
 import pytest
 from broker import Broker, free_ports
 from command_line import run_command
-from dp_frank_wolfe.proof.equal_shares import marginal, two_round
 from identities import Keys
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from scraped import scraped
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import Record
@@ -40,22 +37,17 @@ from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, codec
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
-from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
-from streamfl.privacy.anchor import RECORD_BYTES, Anchor
+from streamfl.privacy.anchor import Anchor
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
 PARTIES = ("bank", "clinic", "shop")
 COLUMNS = 3
 ROWS = 24
 ITERATIONS = 20
-SESSIONS = {"kafka": "session_timeout_ms", "kafka+librdkafka": '"session.timeout.ms"'}
 FEATURES = [f"x{column}" for column in range(COLUMNS)]
-
-# What a party releases for what the server says.
-LED_TO = {"manifest": "frozen", "ask": "answers", "choose": "chosen", "rows": "products"}
 
 CONFIGURATION = """
 [federation]
@@ -67,7 +59,7 @@ members = "{folder}/members.toml"
 key_file = "{folder}/{member}.key"
 [bus]
 url = "{url}"
-options = {{ {session} = 6000 }}
+options = {{ session_timeout_ms = 6000 }}
 [role]
 kind = "{kind}"
 [metrics]
@@ -76,7 +68,7 @@ port = {port}
 rows = 24
 fits = 2
 [learning]
-estimator = "{estimator}"
+estimator = "frank-wolfe"
 iterations = 20
 columns = 6
 sketch_rows = 16
@@ -85,8 +77,6 @@ radius = 1.5
 epsilon = 4.0
 delta = 1e-3
 {party}
-[serving]
-mode = "{serving}"
 """
 PRIVACY = """
 secret_file = "{folder}/{member}.secret"
@@ -113,10 +103,7 @@ label_bound = 3.0
 
 
 class Federation:
-    """Its members' settings, secrets, ledgers and processes.
-
-    scheme, estimator, serving: ``bus.url``'s, ``learning.estimator`` and ``serving.mode``.
-    """
+    """Its members' settings, secrets, ledgers and processes."""
 
     def __init__(
         self,
@@ -124,13 +111,10 @@ class Federation:
         broker: Broker,
         monkeypatch: pytest.MonkeyPatch,
         capture: pytest.CaptureFixture[str],
-        scheme: str = "kafka",
-        estimator: str = "frank-wolfe",
-        serving: str = "off",
     ) -> None:
         self.name = f"wards-{uuid.uuid4().hex[:8]}"
         self.broker = broker
-        self.url = f"{scheme}://{broker.address}"
+        self.url = f"kafka://{broker.address}"
         self.folder = folder
         self._monkeypatch, self._capture = monkeypatch, capture
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -149,12 +133,7 @@ class Federation:
                 "folder": folder,
                 "port": self.ports[member],
                 "kind": kind,
-            }
-            given |= {
                 "url": self.url,
-                "session": SESSIONS[scheme],
-                "estimator": estimator,
-                "serving": serving,
             }
             given["party"] = PRIVACY.format(**given) if kind == PARTY else ""
             text = CONFIGURATION + (PARTY_SECTIONS if kind == PARTY else SERVER_SECTIONS)
@@ -229,16 +208,17 @@ class Federation:
             for process in chosen:
                 process.kill()
 
-    def kill_between_note_and_commit(self, bus: Bus, member: str, kind: str) -> None:
-        """Start a party, and end it when its first release of a kind is in its ledger file and nowhere else.
+    def kill_between_note_and_commit(self, bus: Bus, member: str) -> None:
+        """Start a party, and end it when its first answer is in its ledger file and nowhere else.
 
         While the file's lock is held here a note waits. Then the party is stopped, but for the process that
         writes the note."""
-        file, noted = self.folder / f"{member}.ledger", ""
+        file, noted = self.folder / f"{member}.ledger", 0
         with file.open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             self.start(member)
-            while noted != kind:
+            # What it froze, and an answer.
+            while noted < 2:
                 self.stand(member, still=False)
                 self.wait(lambda: _is_waited_for(file), f"note of {member}")
                 self.stand(member, still=True)
@@ -246,11 +226,8 @@ class Federation:
                 fcntl.flock(held, fcntl.LOCK_UN)
                 self.wait(lambda size=size: file.stat().st_size > size, f"link of {member}")  # type: ignore[misc]
                 fcntl.flock(held, fcntl.LOCK_EX)
-                lane = file.read_bytes()[-RECORD_BYTES] - 1
-                noted = (
-                    "partial" if lane == PREDICTIONS else LED_TO[self.said(bus, f"{member}.asks")[-1].kind]
-                )
-            assert kind not in {one.kind for one in self.said(bus, f"{member}.releases")}
+                noted += 1
+            assert "answers" not in {one.kind for one in self.said(bus, f"{member}.releases")}
             self.kill(member)
 
     def ready(self, member: str) -> tuple[int, str]:
@@ -263,16 +240,6 @@ class Federation:
                 return answer.code, answer.read().decode()
         except OSError:
             return 0, ""
-
-    def metric(self, member: str, name: str) -> float:
-        """What /metrics has of a figure; NaN where nobody answers yet."""
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.ports[member]}/metrics", timeout=5
-            ) as answer:
-                return scraped(answer.read().decode(), name)
-        except OSError:
-            return math.nan
 
     def said(self, bus: Bus, topic: str) -> list[Message]:
         """The messages that were committed."""
@@ -348,32 +315,22 @@ def table(fit: int) -> tuple[Any, Any]:
     return inputs, inputs[:, 1] - inputs[:, 4] + 0.1 * random.normal(size=ROWS)
 
 
-def own_columns(party: str) -> range:
+def own_columns(party: str) -> slice:
     first = COLUMNS * PARTIES.index(party)
-    return range(first, first + COLUMNS)
+    return slice(first, first + COLUMNS)
 
 
 def write(bus: Bus, federation: Federation, fit: int) -> None:
     """What each party has of a window's entities, and what came of them."""
-    show(bus, federation, fit)
-    outcomes = zip(names_of(fit), table(fit)[1].tolist(), strict=True)
-    topic = f"{federation.name}-outcomes"
-    bus.write([Outgoing(topic, name.encode(), json.dumps({"y": label}).encode()) for name, label in outcomes])
-
-
-def show(bus: Bus, federation: Federation, fit: int) -> None:
-    """What each party has of these entities, without what came of them."""
-    inputs, _ = table(fit)
-    for party in PARTIES:
-        rows = inputs[:, list(own_columns(party))]
+    inputs, labels = table(fit)
+    for name, row, label in zip(names_of(fit), inputs, labels.tolist(), strict=True):
+        records = {"outcomes": {"y": label}}
+        for party in PARTIES:
+            records[party] = dict(zip(FEATURES, row[own_columns(party)].tolist(), strict=True))
         bus.write(
             [
-                Outgoing(
-                    f"{federation.name}-{party}",
-                    name.encode(),
-                    json.dumps(dict(zip(FEATURES, row, strict=True))).encode(),
-                )
-                for name, row in zip(names_of(fit), rows.tolist(), strict=True)
+                Outgoing(f"{federation.name}-{topic}", name.encode(), json.dumps(content).encode())
+                for topic, content in records.items()
             ]
         )
 
@@ -385,8 +342,7 @@ def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPat
     bounds = Bounds(np.zeros(COLUMNS), np.full(COLUMNS, 3.0))
     label_bounds = Bounds(np.zeros(1), np.full(1, 3.0))
     windows: dict[str, Window] = {
-        party: freeze(inputs[:, list(own_columns(party))], labels, bounds, label_bounds, ROWS)
-        for party in PARTIES
+        party: freeze(inputs[:, own_columns(party)], labels, bounds, label_bounds, ROWS) for party in PARTIES
     }
 
     def place(party: str, window: int, secret: bytes) -> ReleaseContext:
@@ -394,13 +350,6 @@ def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPat
         return ReleaseContext(ledger, federation.name, party, window, federation.secret(party))
 
     windows = centre_for(public, windows, lambda party: place(party, number, b"")).windows
-    learning = public.settings.learning
-    if learning.estimator != "frank-wolfe":
-        call = marginal if learning.estimator == "marginal" else two_round
-        cost = public.estimator_cost(PARTIES[0]) * len(PARTIES)
-        return call(
-            windows, cost, learning.columns, learning.radius, delta=1e-3, window=number, place=place
-        ).x
     monkeypatch.setattr(direct, "place", place)
     plans = {party: public.fit_plan(party, number) for party in PARTIES}
     done = direct.fit(
@@ -412,22 +361,11 @@ def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPat
 def models(federation: Federation, bus: Bus, version: int) -> dict[str, Any]:
     """By party, the weights of all its columns, in this version."""
     found = {}
-    for party, content in _published(federation, bus, version):
-        weights = found[party] = np.zeros(COLUMNS)
-        weights[content["columns"]] = content["weights"]
-    return found
-
-
-def intercept(federation: Federation, bus: Bus, version: int) -> float:
-    """Of the model of this version, as all of its parts say it."""
-    (found,) = {content["intercept"] for _, content in _published(federation, bus, version)}
-    return float(found)
-
-
-def _published(federation: Federation, bus: Bus, version: int) -> Iterator[tuple[str, dict[str, Any]]]:
     for record in bus.read(f"{federation.name}.model"):
-        if record.value is None or (record.key or b"").decode() not in PARTIES:
-            continue
-        content = json.loads(record.value)
-        if content["version"] == version:
-            yield (record.key or b"").decode(), content
+        party = (record.key or b"").decode()
+        if record.value is not None and party in PARTIES:
+            content = json.loads(record.value)
+            if content["version"] == version:
+                weights = found[party] = np.zeros(COLUMNS)
+                weights[content["columns"]] = content["weights"]
+    return found

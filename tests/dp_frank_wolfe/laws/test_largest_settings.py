@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from largest_settings import Case, check_what_is_accepted_can_be_written, largest, written
+from largest_settings import Case, check_what_is_accepted_can_be_written, written
 
 from streamfl.contract.role import Record
 from streamfl.dp_frank_wolfe.config import MOST_COLUMNS, PARTY, SERVER, DPFrankWolfeSettings
@@ -111,8 +111,7 @@ def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Cas
 def test_a_window_of_the_most_columns_can_be_written() -> None:
     """Protects a party from ending as it freezes: each record of its state fits, and another takes the window
     back."""
-    made = settings(PARTY, columns=largest(lambda size: settings(PARTY, columns=size)))
-    assert made.own_columns == MOST_COLUMNS
+    made = settings(PARTY, columns=MOST_COLUMNS)
     role, successor = (ROLES[PARTY].build(made) for _ in range(2))
     for one in (role, successor):
         assert isinstance(one, PartitionedRole)

@@ -84,8 +84,10 @@ def test_no_prediction_follows_a_fit_of_a_second_worker(tmp_path: Path) -> None:
     assert Anchor.open(tmp_path / "ledger", "people", "a").links(PREDICTIONS) == links
 
 
-@pytest.mark.parametrize("lost", [["partial"], ["frozen"], ["partial", "frozen"]])
-@pytest.mark.parametrize("first", ["tick", "manifest"])
+@pytest.mark.parametrize(
+    ("first", "lost"),
+    [("tick", ["partial"]), ("tick", ["frozen"]), ("manifest", ["partial", "frozen"])],
+)
 def test_what_was_noted_before_a_crash_is_done_again(tmp_path: Path, first: str, lost: list[str]) -> None:
     """Protects a party from holding itself back: killed between file and commit, one chain or both are behind
     the file, and whichever is done again first, both come to the same bytes.

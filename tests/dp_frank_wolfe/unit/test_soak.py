@@ -13,22 +13,13 @@ from soak.verdict import judge_topics
 
 from streamfl.contract.role import Record
 
-SAMPLES = 800
+SAMPLES = 120
 
 
 @pytest.fixture(name="calm", scope="module")
 def _calm(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """What a short load leaves behind."""
-    return left_calmly(SOAK, Plan("two-round", seed=7), tmp_path_factory.mktemp("soak"), SAMPLES, at_once=50)
-
-
-def test_a_calm_run_is_right(calm: Left) -> None:
-    """Protects the verdict from being always the same: nothing is lost, doubled or wrong where nothing
-    happens."""
-    verdict = judge_topics(SOAK, calm)
-    assert verdict.wrong == []
-    assert verdict.samples == SAMPLES
-    assert verdict.counts["windows"] == 2
+    return left_calmly(SOAK, Plan("two-round", seed=7), tmp_path_factory.mktemp("soak"), SAMPLES, at_once=40)
 
 
 def charged_again(value: bytes) -> bytes:

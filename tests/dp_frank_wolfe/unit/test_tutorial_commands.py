@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from page_commands import PageCommands, page_text
 
-ROWS = 600
+ROWS = 150
 COLUMNS = ["age", "ward", "operations", "iron", "protein", "sugar", "doses", "opiates"]
 
 
@@ -29,7 +29,7 @@ def test_every_command_of_the_page_runs(page: PageCommands, monkeypatch: pytest.
     """Protects three organisations' first try: secrets, ledgers, topics, history, check and processes, in the
     page's own words, lead to a model. Patients are few, so that it takes seconds.
     """
-    monkeypatch.setenv("STREAMFL_WINDOW__ROWS", "500")
+    monkeypatch.setenv("STREAMFL_WINDOW__ROWS", "100")
     parties = [member for member in page.files if member != "institute.toml"]
     for member in parties:
         path = page.folder / Path(member).stem / "own.secret"

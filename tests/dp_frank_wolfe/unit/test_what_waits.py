@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from dp_frank_wolfe.hand_made import ROWS, Server, converse, hands, names_of, settings_of
 from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 from dp_frank_wolfe.unit.test_party_lanes import OTHERS, predicting, show
 
 from streamfl.contract.role import OperatorNotice
 from streamfl.dp_frank_wolfe.messages import Entities, Partial
-from streamfl.dp_frank_wolfe.tools.dashboard import DASHBOARDS
 
 
 def notices(server: Server) -> list[OperatorNotice]:
@@ -138,22 +136,8 @@ def test_predictions_that_wait_for_a_party_are_told_once_patience_is_over() -> N
     assert (told(), server.role.backlog) == ([], waits)
     part("party-1", second)
     assert (told(), server.role.backlog) == ([], None)
-    part("party-1", third)
+    # What waits is given up for a later model: then nothing does.
     server.tick(600)
-    assert (told(), server.role.backlog) == ([], None)
-
-
-def test_a_model_that_makes_what_waits_too_old_ends_nothing() -> None:
-    """Protects the server of a party that was away: what waited for it is given up for a later model, and the
-    worker then asks what waits."""
-    server = Server(settings_of(serving={"mode": "exact"}))
-    parties = hands(server)
-    for party in parties:
-        server.hear(party, "entities", Entities(names_of()), iteration=1)
-    converse(server, parties)
-    server.hear("party-0", "partial", Partial(names_of(1, first=100)[0], 1, 0.1), 0, 1)
-    server.tick(30)
-    server.tick(60)
     assert server.role.backlog is not None
     server.task.partials.model_is(9, 0.0, server.task.estimator.weights)
     assert server.role.backlog is None
@@ -210,12 +194,3 @@ def test_predictions_that_wait_for_fits_of_the_ledger_file_are_told_of(tmp_path:
     assert [message.kind for message in back.feed([back.manifest(2, OTHERS)])] == ["frozen"]
     assert [message.kind for message in back.feed([])] == ["partial"] * len(NAMES)
     assert [one for one in back.role.notices() if one.reason == "fits_ahead"] == []
-
-
-@pytest.mark.parametrize("metric", ["lacking_entities", "missing_entities", "complete_entities"])
-def test_a_board_shows_what_waits(metric: str) -> None:
-    """Protects an operator whose first window never fills: what it lacks is on a board, not in a table of
-    metrics alone."""
-    assert any(
-        f"streamfl_{metric}{{" in expression for board in DASHBOARDS for expression in board.expressions
-    )
