@@ -21,7 +21,7 @@ from dp_frank_wolfe.hand_made import (
 from dp_frank_wolfe.party_driver import Driver, settings
 from dp_frank_wolfe.problems import divided
 
-from streamfl.dp_frank_wolfe.learning.means import Means, centred, intercept, plan_means, released_means
+from streamfl.dp_frank_wolfe.learning.means import plan_means, released_means
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Frozen, read_content
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
@@ -110,33 +110,6 @@ def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, sh
         assert 0.97 * public.fit_cost(party) < spent <= public.fit_cost(party) * (1 + 1e-12)
 
 
-def test_a_centred_row_is_of_its_own_row_and_within_the_bounds() -> None:
-    """Protects every sensitivity that rests on the bounds: whatever the means are, values lie within 1 again,
-    and replacing one row changes that row alone where the same means were released.
-    """
-    random = np.random.default_rng(2)
-    features, labels = random.uniform(-1, 1, (30, 4)), random.uniform(-1, 1, 30)
-    other, told = features.copy(), labels.copy()
-    other[11], told[11] = [1.0, -1.0, 1.0, -1.0], -1.0
-    for size in (0.3, 1.0):
-        means = Means(
-            np.rint(size * FEATURE_ONE * np.array([1, -1, 1, -1])).astype(np.int64),
-            round(size * RESIDUAL_ONE),
-        )
-        one, neighbour = (
-            centred(divided(*each, 1)["party-0"], means) for each in ((features, labels), (other, told))
-        )
-        for window in (one, neighbour):
-            assert np.abs(window.columns.astype(int)).max() <= FEATURE_ONE
-            assert np.abs(window.labels).max() <= RESIDUAL_ONE
-        differs = (one.columns != neighbour.columns).any(axis=1) | (one.labels != neighbour.labels)
-        assert np.flatnonzero(differs).tolist() == [11]
-        wanted = np.clip(features - size * np.array([1, -1, 1, -1]), -1, 1)
-        np.testing.assert_allclose(one.columns / FEATURE_ONE, wanted, atol=1e-4)
-        np.testing.assert_allclose(one.labels / RESIDUAL_ONE, np.clip(labels - size, -1, 1), atol=1e-5)
-        assert one.digest != neighbour.digest
-
-
 def test_noise_is_of_the_secret_and_of_all_that_it_hides() -> None:
     """Protects rows: the same window has the same means, made again; another row, secret, window or strength
     has other noise."""
@@ -160,49 +133,6 @@ def test_noise_is_of_the_secret_and_of_all_that_it_hides() -> None:
         drawn(window, released_means(window, plan, place("party-1", 1, SECRET))),
     }
     assert len(found) == 5
-
-
-def test_what_noise_alone_could_be_moves_nothing() -> None:
-    """Protects wide tables whose columns have no mean: nearly none of 400 is moved by its noise. Means that
-    are seen are kept."""
-    plan = plan_means(0.001, 400)
-    noise = plan.noise
-    assert noise is not None
-    random = np.random.default_rng(3)
-    told = np.rint(random.normal(0, math.sqrt(noise.variance), 401)).astype(np.int64)
-    told[7] += 20 * math.ceil(math.sqrt(noise.variance))
-    rows = 10**6
-    means = plan.means(told, rows)
-    assert np.count_nonzero(means.columns) < 5
-    assert means.columns[7] == round(told[7] * noise.unit / rows / RESIDUAL_ONE * FEATURE_ONE)
-    # The label's is taken as it is, and nothing is beyond the bounds.
-    assert means.label != 0
-    assert plan.means(np.full(401, 10**12), rows).label == RESIDUAL_ONE
-    assert set(plan.means(np.full(401, -(10**12)), rows).columns) == {-FEATURE_ONE}
-
-
-def test_the_intercept_is_what_makes_a_centred_model_one_of_the_table() -> None:
-    """Protects predictions: b + A x of the table as it is equals (A - m) x + the label's mean, which counts
-    by how little noise a party has it with.
-    """
-    random = np.random.default_rng(4)
-    plans = {"a": plan_means(0.1, 2), "b": plan_means(0.4, 3), "c": plan_means(0.2, 5)}
-    means = {
-        name: Means(
-            random.integers(-FEATURE_ONE, FEATURE_ONE, plan.columns), int(random.integers(-9999, 9999))
-        )
-        for name, plan in plans.items()
-    }
-    x = {name: random.normal(size=plan.columns) for name, plan in plans.items()}
-    rows = {name: random.uniform(-1, 1, (5, plan.columns)) for name, plan in plans.items()}
-    # Variances are as (2 + 1) / .1 to (3 + 1) / .4 with one label; five columns tell it twice: (5 + 4) / 4 /
-    # .2.
-    parts = np.array([0.1 / 3, 0.4 / 4, 4 * 0.2 / 9])
-    label = float(parts @ [means[name].label for name in "abc"]) / parts.sum() / RESIDUAL_ONE
-    wanted = label + sum((rows[name] - means[name].columns / FEATURE_ONE) @ x[name] for name in rows)
-    found = intercept(means, plans, x) + sum(rows[name] @ x[name] for name in rows)
-    np.testing.assert_allclose(found, wanted, atol=1e-12)
-    assert intercept({}, plans, x) == 0.0
 
 
 def test_the_label_has_no_more_noise_for_more_columns() -> None:
@@ -240,7 +170,7 @@ def test_no_mean_passes_that_no_rows_can_have() -> None:
             assert server.hear("party-0", "frozen", Frozen(own.manifest, means.tobytes(), 2), 1) == [
                 "out_of_bounds"
             ]
-    for means in (own.means[:-8], own.means + bytes(8), own.means[:-1]):
+    for means in (own.means[:-8], own.means[:-1]):
         assert server.hear("party-0", "frozen", Frozen(own.manifest, means, 2), 1) == ["shape"]
     # A build between two releases told the label's sum once, and one of it would be half of the mean.
     for weight in (0, 1, 3):

@@ -7,76 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, ask_of, reason, settings, table
+from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, ask_of, reason, settings
 
 from streamfl.contract.role import ConfigurationError, Received
 from streamfl.dp_frank_wolfe.messages import (
-    Answers,
     Ask,
-    Entities,
     OtherRows,
-    read_content,
 )
 
 SELECTING = {"learning": {"estimator": "two-round", "columns": 4}}
-
-
-def test_entities_are_announced_once_both_records_came() -> None:
-    """Protects the manifest: a name that the server hears has a row and a label here, and it hears it
-    once."""
-    party = Driver(settings())
-    features, labels = table()
-    party.feed([party.sample("x", features[0].tolist()), party.label("y", 0.5)])
-    assert party.feed([]) == []
-    party.feed([party.label("x", float(labels[0])), party.label("x", 0.1)])
-    (message,) = party.feed([])
-    assert (message.kind, message.window, message.iteration) == ("entities", 0, 1)
-    assert read_content(message.content, Entities).names == ["x"]
-    party.feed([party.sample("x", features[1].tolist())])
-    assert party.feed([]) == []
-
-
-def test_many_names_are_announced_in_several_messages() -> None:
-    """Protects the server's limit on a message, with names as long as they may be."""
-    names = [f"{number:03}" + "ö" * 120 for number in range(400)]
-    party = Driver(settings(window={"rows": ROWS, "limit": 1000}))
-    for name in names:
-        party.feed([party.sample(name, [0.0] * COLUMNS), party.label(name, 0.0)])
-    messages = party.feed([])
-    assert [message.iteration for message in messages] == [1, 2]
-    assert [name for message in messages for name in read_content(message.content, Entities).names] == names
-    assert reason(party, party.sample("ö" * 129, [0.0] * COLUMNS)) == "malformed"
-
-
-def test_without_noise_it_tells_its_gap() -> None:
-    """Protects the end of fits that promise nothing: the sum of the gaps bounds how far the objective is from
-    its optimum."""
-    party = Driver(settings(privacy={"epsilon": float("inf")})).begun()
-    (message,) = party.feed([party.ask(0)])
-    answers: Answers = read_content(message.content, Answers)
-    features, labels = table()
-    features, labels = (np.clip(one - one.mean(axis=0), -1, 1) for one in (features, labels))
-    assert answers.gap == pytest.approx(0.5 * np.abs(features.T @ labels).max() / ROWS, rel=1e-3)
-    assert answers.answers[0].column == 1
-
-
-def test_a_fit_ends_with_its_model_and_another_window_begins() -> None:
-    """Protects the stream: rows that were frozen are gone, the model is there, and the next window has its
-    own fit."""
-    party = Driver(settings()).begun()
-    party.feed([party.ask(0)])
-    column = read_content(party.sent[-1].content, Answers).answers[0].column
-    weights = np.eye(COLUMNS)[column] / 10
-    assert party.feed([party.model(weights)]) == []
-    again = Driver(party.settings, party.state)
-    assert (again.task.model.version, again.task.model.weights.tolist()) == (1, weights.tolist())
-    assert not [key for _, key in party.state if key.startswith((b"window/", b"entity/", b"fit"))]
-    others = [f"other {number:02}" for number in range(ROWS)]
-    party.feed(party.rows(1, others))
-    party.feed([])
-    party.feed([party.manifest(2, others)])
-    assert party.feed([party.ask(0, window=2)])[0].window == 2
-    assert party.rejections == []
 
 
 # ---- what is refused
@@ -86,8 +25,7 @@ def refused_asks(party: Driver) -> dict[str, tuple[Received, str]]:
     nan, zeros = np.full(8, np.nan), np.zeros(8)
     good = ask_of([0, 0, 0, 0], zeros)
     return {
-        "another federation": (party.server("ask", 1, 1, good, fingerprint=7), "configuration"),
-        "a party": (party.server("ask", 1, 1, good, sender="b"), "forged"),
+        "a name that is too long": (party.sample("ö" * 129, [0.0] * COLUMNS), "malformed"),
         "a later window": (party.server("ask", 2, 0, good), "implausible"),
         "beyond T": (party.server("ask", 1, 6, good), "implausible"),
         "another kind": (party.server("choose", 1, 0, b""), "malformed"),

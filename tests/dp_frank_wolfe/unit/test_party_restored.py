@@ -21,7 +21,10 @@ def test_a_manifest_in_parts_comes_whole_through_a_restart(tmp_path: Path) -> No
     names = [f"{number:04}" + "x" * 246 for number in range(rows)]
     for name in names:
         party.feed([party.sample(name, [0.5] * 4), party.label(name, 0.5)])
-    assert sum(len(msgspec.msgpack.decode(message.content)[0]) for message in party.feed([])) == rows
+    announced = party.feed([])
+    assert [message.iteration for message in announced] == list(range(1, len(announced) + 1))
+    assert sum(len(msgspec.msgpack.decode(message.content)[0]) for message in announced) == rows
+    assert max(len(message.content) for message in announced) < 200_000
     message = party.server("manifest", 1, 0, [names]).message
     first, second = records_of(party.codec, message)
     assert party.feed([party.record("asks", "", first)]) == []

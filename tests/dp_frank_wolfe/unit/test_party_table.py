@@ -11,7 +11,7 @@ from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.metrics import MemberCounts
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.table import PartyTable
-from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, Bounds, freeze, whole_label, whole_row
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, Bounds, whole_label, whole_row
 from streamfl.state.changelog import ChangedParts
 
 BOUNDS = Bounds(np.full(COLUMNS, 0.1), np.full(COLUMNS, 0.5))
@@ -26,19 +26,6 @@ def filled(parts: ChangedParts) -> PartyTable:
         found.put_label(name, whole_label(label, LABEL))
         found.put_columns(name, whole_row(row, BOUNDS))
     return found
-
-
-def test_rows_that_came_one_by_one_are_the_window() -> None:
-    """Protects the arithmetic: bounds and zeros are those of a table that is frozen at once."""
-    found = filled(ChangedParts())
-    assert found.new == NAMES
-    found.announce(NAMES)
-    features, labels = table()
-    features[3, 1], labels[5] = np.nan, np.inf
-    wanted, window = freeze(features, labels, BOUNDS, LABEL, ROWS), found.window(NAMES)
-    # All that a window has: a count of clipped or missing values would differ, and no noise would cover it.
-    np.testing.assert_equal(vars(window), vars(wanted))
-    assert not window.columns[3].any()
 
 
 def test_the_first_record_counts() -> None:

@@ -35,9 +35,7 @@ def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> 
     assert server.hear("party-1", "entities", Entities(names[: ROWS - 10]), iteration=1) == []
     assert missing(server) == [15]
     assert server.role.wake_at == server.now + 60
-    server.tick(59)
-    assert notices(server) == []
-    server.tick(2)
+    server.tick(60)
     (said,) = notices(server)
     assert f"window 1 has {ROWS - 10} of {ROWS}" in said.text
     assert "'party-1' 15." in said.text
@@ -53,18 +51,14 @@ def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> 
     assert len(notices(server)) == 1
     assert server.hear("party-1", "entities", Entities(names[ROWS - 10 : ROWS - 5]), iteration=2) == []
     server.tick(61)
-    assert [one.text.split(" of those")[0].rpartition("has ")[2] for one in notices(server)] == [
-        f"{ROWS - 5} of {ROWS}, and"
-    ]
+    (said,) = notices(server)
+    assert f"has {ROWS - 5} of {ROWS}" in said.text
     # In a fit whoever owes an answer has the patience.
     parties = hands(server)
     assert server.hear("party-1", "entities", Entities(names[ROWS - 5 : ROWS]), iteration=3) == []
     assert server.task.window == 1
     assert server.task._progress_timer.wake_at is None
     converse(server, parties)
-    server.tick(61)
-    (said,) = notices(server)
-    assert f"window 2 has 0 of {ROWS}" in said.text
     assert server.hear("party-1", "entities", Entities(names[ROWS:]), iteration=4) == []
     server.tick(61)
     assert notices(server) == [], "what all have announced waits for more entities, and for no party"
