@@ -26,7 +26,7 @@ from streamfl.privacy.integer_distribution import DRAW_BYTES
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.zcdp import epsilon_of, range_of
 
-FIRST, FRESH = 100_000, 400_000
+FIRST, FRESH = 50_000, 200_000
 DELTA = 1e-3
 BOUND = 1
 Draw = Callable[[int, bytes], np.ndarray]
@@ -109,7 +109,7 @@ def drawing(scores: np.ndarray, rate: Fraction) -> Draw:
     return lambda count, name: distribution.draw(bits(count, name))
 
 
-@pytest.mark.parametrize(("columns", "epsilon"), [(2, 0.5), (4, 1.0), (2, 4.0)])
+@pytest.mark.parametrize(("columns", "epsilon"), [(4, 0.5), (2, 4.0)])
 def test_a_choice_keeps_its_epsilon_and_half_the_noise_does_not(columns: int, epsilon: float) -> None:
     """Protects the noise of choices against a wrong sensitivity, scale or draw, in the party's own scores at
     the corners of its bounds.
@@ -117,7 +117,7 @@ def test_a_choice_keeps_its_epsilon_and_half_the_noise_does_not(columns: int, ep
     rate = choice_rate(epsilon**2 / 8, BOUND * RESIDUAL_ONE)
     assert range_of(epsilon**2 / 8) == pytest.approx(epsilon)
     bounds = {1: -math.inf, 2: -math.inf}
-    for gap in (0.0, 2.0, 4.0):
+    for gap in (0.0, 4.0):
         first, second = neighbouring_scores(columns, gap)
         assert set(np.abs(first - second)) == {2 * (BOUND + 1) * FEATURE_ONE * RESIDUAL_ONE}
         for times in bounds:

@@ -24,7 +24,7 @@ from streamfl.contract.role import Received
 from streamfl.dp_frank_wolfe.messages import Answers, Message, read_content
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE
 
-SECRETS = 300
+SECRETS = 500
 # So that a single choice and a single sketch have most of the budget, and a wrong strength is seen in few
 # draws.
 EPSILON = 20.0
@@ -133,7 +133,7 @@ def _runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Drawn]:
 
 
 def test_choices_of_roles_are_those_of_the_plan(runs: dict[int, Drawn], tmp_path: Path) -> None:
-    """Protects the claim on its way through the role: choices under 300 secrets are as likely as the plan's
+    """Protects the claim on its way through the role: choices under 500 secrets are as likely as the plan's
     rate says.
 
     With half the noise, or twice, they would be others, and the test would say so.

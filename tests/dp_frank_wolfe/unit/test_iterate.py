@@ -16,20 +16,6 @@ def make() -> Iterate:
     return Iterate(BLOCKS, {"a": 3, "b": 3})
 
 
-def test_a_step_is_a_convex_combination_in_each_block_that_answered() -> None:
-    """Protects the algorithm: x_b <- (1 - gamma) x_b + gamma r_b s_b, the vertex as it came, and the others
-    untouched."""
-    iterate = make()
-    iterate.step({0: Vertex(1, -1), 2: Vertex(0, 1)}, 1.0)
-    np.testing.assert_allclose(iterate.x["a"], [0.0, -0.4, 0.0])
-    np.testing.assert_allclose(iterate.x["b"], [0.5, 0.0, 0.0])
-    iterate.step({0: Vertex(0, 1), 1: Vertex(2, -1)}, 0.25)
-    np.testing.assert_allclose(iterate.x["a"], [0.1, -0.3, -0.025])
-    np.testing.assert_allclose(iterate.x["b"], [0.5, 0.0, 0.0])
-    assert iterate.support == 4
-    assert iterate.l1_norm == pytest.approx(0.925)
-
-
 def test_the_iterate_stays_in_its_balls_for_a_thousand_steps() -> None:
     """Protects feasibility: rounding of many steps does not carry x out, and a step that would is an
     assertion."""

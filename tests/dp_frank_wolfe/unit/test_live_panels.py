@@ -128,9 +128,3 @@ def test_counts_are_those_of_the_topics(watched: Watched) -> None:
 def test_no_line_is_empty(watched: Watched) -> None:
     """Protects panels from being empty, or NaN, on a federation that works, and after restarts."""
     assert watched.empty() == NOTHING_REFUSED
-
-
-def test_the_service_is_as_it_is(watched: Watched) -> None:
-    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as
-    they were."""
-    assert watched.service() == watched.resting

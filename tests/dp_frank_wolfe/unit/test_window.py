@@ -78,7 +78,6 @@ def test_a_digest_is_of_every_number() -> None:
     ]
     cases += [digest(features[::-1], labels), digest(features, labels[::-1])]
     assert len(set(cases)) == 6
-    assert digest(features.copy(), labels) == cases[0]
 
 
 def test_sums_are_exact_whole_numbers() -> None:
@@ -98,23 +97,6 @@ def test_sums_are_exact_whole_numbers() -> None:
         correlations(columns, residuals, 2**27)
     with pytest.raises(ValueError, match="exact"):
         outputs(columns, np.full(4, 2**38))
-
-
-def test_a_replaced_row_moves_a_sum_by_twice_a_product_and_no_more() -> None:
-    """Protects Delta = 2 (R + 1) / n: measured over rows at the corners of the bounds, the most is
-    reached."""
-    bound = 2 * RESIDUAL_ONE
-    random = np.random.default_rng(2)
-    columns = random.integers(-FEATURE_ONE, FEATURE_ONE + 1, (20, 4)).astype(np.int16)
-    residuals = random.integers(-bound, bound + 1, 20)
-    seen = 0
-    for feature in (-FEATURE_ONE, 0, FEATURE_ONE):
-        for residual in (-bound, bound):
-            columns[0], residuals[0] = FEATURE_ONE, bound
-            before = correlations(columns, residuals, bound)
-            columns[0], residuals[0] = feature, residual
-            seen = max(seen, int(np.abs(correlations(columns, residuals, bound) - before).max()))
-    assert seen == 2 * FEATURE_ONE * bound
 
 
 def test_bounds_that_bound_nothing_are_refused() -> None:
