@@ -131,6 +131,10 @@ class Server:
         message = Message(VERSION, self.public.fingerprint, party, window, iteration, kind, 0, b"", made)
         return self.take(party, msgspec.structs.replace(message, **changed))
 
+    def tell(self, *message: Any, **given: Any) -> None:
+        """Hears a message that is taken."""
+        assert self.hear(*message, **given) == []
+
     def take(self, party: str, message: Message) -> list[str]:
         record = Record(f"f.{party}.releases", 0, 0, None, b"", (), self.now)
         return self._step([Received(f"releases/{party}", message, record)])
@@ -158,7 +162,7 @@ class Server:
 
     def announce(self, names: Sequence[str], number: int = 1) -> None:
         for party in self.public.parties:
-            assert self.hear(party, "entities", Entities(list(names)), iteration=number) == []
+            self.tell(party, "entities", Entities(list(names)), iteration=number)
 
     def rows(self, party: str, manifest: Message) -> list[str]:
         """The names that a manifest means."""
@@ -268,6 +272,6 @@ def converse(server: Server, parties: dict[str, Hand], restart: bool = False) ->
             if restart:
                 server.restart()
             kind, content, iteration = answer
-            assert server.hear(party, kind, content, message.window, iteration) == []
+            server.tell(party, kind, content, message.window, iteration)
             unread += server.said
     return others

@@ -12,13 +12,10 @@ import msgspec
 import numpy as np
 import pytest
 from dp_frank_wolfe.federations import COLUMNS, ROWS, SERVER_MEMBER, settings_of
-from dp_frank_wolfe.hand_made import Server
-from dp_frank_wolfe.hand_made import settings_of as server_settings
 from dp_frank_wolfe.laws.closed_loop import ClosedLoop, federation, names_of
 from dp_frank_wolfe.party_driver import Driver
 from dp_frank_wolfe.party_driver import settings as party_settings
 
-from streamfl.dp_frank_wolfe.messages import Partial
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE
 from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
 from streamfl.privacy.release_bits import Release, release_bits
@@ -160,9 +157,9 @@ def test_noise_of_a_part_has_a_key_of_all_that_it_is_of(monkeypatch: pytest.Monk
 
     def key(weights: tuple[float, ...], row: float = 0.5, entity: str = "x", predictions: int = 1) -> Release:
         party = Driver(party_settings(serving={"mode": "private", "predictions": predictions})).begun()
-        party.feed([party.model(weights)])
+        party.hear(party.model(weights))
         heard.clear()
-        party.feed([party.sample(entity, [row, 0.0, 0.0, 0.0])])
+        party.hear(party.sample(entity, [row, 0.0, 0.0, 0.0]))
         (release,) = heard
         noise = PartialPlan.of(np.array(weights), party.public.prediction_cost("a"))
         assert noise.noise is not None
@@ -216,33 +213,6 @@ def test_no_part_is_beyond_what_a_server_takes(cost: float) -> None:
         for bits in (bytes(16), b"\xff" * 16):
             assert abs(plan.told(plan.exact(np.full(3, FEATURE_ONE, np.int16)), bits)) <= most
     assert PartialPlan.of(np.zeros(3), 0.01).told(0, b"\xff" * 16) == 0.0
-
-
-def test_wrong_parts_are_refused_and_change_nothing() -> None:
-    """Protects predictions from a party: numbers out of range, and models that there are not."""
-    server = Server(server_settings(serving={"mode": "exact"}))
-    server.task._run.window = 2
-    before = dict(server.state)
-    for reason, number, entity, model, value in (
-        ("not_finite", 1, "a", 2, 0.52),
-        ("not_finite", 1, "a", 2, float("nan")),
-        ("implausible", 1, "a", 3, 0.1),
-        ("implausible", 1, "a", 0, 0.1),
-        ("malformed", 1, "", 2, 0.1),
-    ):
-        assert server.hear("party-0", "partial", Partial(entity, model, value), iteration=number) == [reason]
-        assert server.state == before
-    assert server.hear("party-0", "partial", Partial("a", 2, 0.25), iteration=1) == []
-    assert server.hear("party-0", "partial", Partial("a", 2, 0.125), iteration=2) == []
-    assert server.published == []
-    server.restart()
-    server.task._run.window = 2
-    assert server.hear("party-1", "partial", Partial("a", 1, 0.5), iteration=1) == []
-    assert server.published == [], "of another model"
-    assert server.hear("party-1", "partial", Partial("a", 2, 0.5), iteration=2) == []
-    # The first of a party counts.
-    assert [one[2]["prediction"] for one in server.published] == [0.75]
-    assert msgspec.json.encode(server.published[0][2]["model"]) == b"2"
 
 
 def test_a_party_may_have_all_of_the_ball() -> None:

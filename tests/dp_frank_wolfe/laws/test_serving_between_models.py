@@ -110,11 +110,9 @@ def test_a_party_tells_no_model_before_that_others_do_not_have() -> None:
     told = []
     for window in (1, 2, 4):
         if window > 1:
-            party.feed(party.rows(window))
-            party.feed([])
-            party.feed([party.manifest(window)])
-        party.feed([party.model([0.1 * window, 0, 0, 0], window=window)])
-        party.feed([party.sample("somebody", [1.0, 0, 0, 0])])
+            party.window(window, seed=window)
+        party.hear(party.model([0.1 * window, 0, 0, 0], window=window))
+        party.hear(party.sample("somebody", [1.0, 0, 0, 0]))
         party.start()
         told += [read_content(one.content, Partial) for one in party.sent[-1:]]
     assert [(one.model, one.value) for one in told] == [
@@ -145,13 +143,23 @@ def test_parts_without_a_model_in_common_are_never_added() -> None:
     assert tell("party-0", "b", 4, 0.25, 0.125, 2) == []
     assert tell("party-0", "b", 4, 0.25, 0.125, 3) == []
     assert [(one[2]["model"], one[2]["prediction"]) for one in server.published] == [(3, 0.375), (4, 0.5)]
+    # The first of a party counts.
+    assert tell("party-0", "d", 4, 0.25, None, 4) == []
+    assert tell("party-0", "d", 4, 0.125, None, 5) == []
+    assert tell("party-1", "d", 4, 0.5, None, 4) == []
+    assert server.published[-1][2]["prediction"] == 0.75
     before = dict(server.state)
-    for reason, model, value, earlier in (
-        ("implausible", 1, 0.1, 0.1),
-        ("not_finite", 2, 0.1, float("nan")),
-        ("not_finite", 2, 0.1, 0.52),
+    for reason, entity, model, value, earlier in (
+        ("implausible", "c", 1, 0.1, 0.1),
+        ("implausible", "c", 5, 0.1, None),
+        ("implausible", "c", 0, 0.1, None),
+        ("not_finite", "c", 2, 0.1, float("nan")),
+        ("not_finite", "c", 2, 0.1, 0.52),
+        ("not_finite", "c", 2, float("nan"), None),
+        ("not_finite", "c", 2, 0.52, None),
+        ("malformed", "", 2, 0.1, None),
     ):
-        assert tell("party-0", "c", model, value, earlier, 4) == [reason]
+        assert tell("party-0", entity, model, value, earlier, 6) == [reason]
         assert server.state == before
     private = Server(server_settings(serving={"mode": "private"}))
     private.task._run.window = 4

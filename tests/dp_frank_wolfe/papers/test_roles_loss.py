@@ -56,8 +56,8 @@ def begun(folder: Path, row: Any) -> Driver:
     features[0], labels[0] = row, 1.0
     batch = [driver.sample(name, own.tolist()) for name, own in zip(NAMES, features, strict=True)]
     driver.feed(batch + [driver.label(name, float(label)) for name, label in zip(NAMES, labels, strict=True)])
-    driver.feed([])
-    assert [message.kind for message in driver.feed([driver.manifest()])] == ["frozen"]
+    driver.tick()
+    assert [message.kind for message in driver.hear(driver.manifest())] == ["frozen"]
     return driver
 
 

@@ -11,6 +11,7 @@ from dp_frank_wolfe.problems import divided, real, sparse
 from dp_frank_wolfe.proof.equal_shares import equal_blocks, plans_of
 
 from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling
+from streamfl.dp_frank_wolfe.learning.refit import project
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch
 from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.tools.direct import fit
@@ -28,21 +29,9 @@ def objectives(windows: dict[str, Window], samplings: list[Sampling], iterations
 
 
 def optimum(columns: np.ndarray, labels: np.ndarray, blocks: list[Block], starts: list[int]) -> float:
-    """The least objective in the product of the balls, by projected gradients with restarts, each ball's
-    projection by bisection."""
+    """The least objective in the product of the balls, by projected gradients with momentum."""
     x, ahead, momentum = np.zeros(columns.shape[1]), np.zeros(columns.shape[1]), 1.0
     step = len(labels) / np.linalg.norm(columns, 2) ** 2
-
-    def project(values: np.ndarray, radius: float) -> np.ndarray:
-        if np.abs(values).sum() <= radius:
-            return values
-        low, high = 0.0, float(np.abs(values).max())
-        for _ in range(55):
-            middle = (low + high) / 2
-            low, high = (
-                (middle, high) if np.maximum(np.abs(values) - middle, 0).sum() > radius else (low, middle)
-            )
-        return np.sign(values) * np.maximum(np.abs(values) - high, 0)
 
     for _ in range(400):
         before = x

@@ -86,10 +86,10 @@ def test_what_may_begin_can_draw_all_its_noise(tmp_path: Path, estimator: str) -
     rows = party.server("rows", 1, 0, OtherRows(np.ones((ROWS, 2)).tobytes()))
     two = [party.server("choose", 1, 0, b""), rows]
     for ask in [party.ask(0)] if estimator == "frank-wolfe" else two:
-        assert party.feed([ask])
-    party.feed([party.model()])
-    party.feed([party.sample("new", [0.9] * 4)])
-    assert [message.kind for message in party.feed([])] == ["partial"]
+        assert party.hear(ask)
+    party.hear(party.model())
+    party.hear(party.sample("new", [0.9] * 4))
+    assert [message.kind for message in party.tick()] == ["partial"]
     assert party.rejections == []
 
 
@@ -118,13 +118,13 @@ def test_whether_an_ask_is_refused_does_not_tell_of_a_row(tmp_path: Path) -> Non
                 for place, name in enumerate(NAMES)
             ]
         )
-        party.feed([])
-        party.feed([party.manifest()])
+        party.tick()
+        party.hear(party.manifest())
         found = []
         for iteration, size in enumerate((499.5 * 2**14, 500.5 * 2**14, 512 * 2**14, 1e20, 1e250)):
             others = np.zeros(ROWS)
             others[7] = size
-            sent = party.feed([party.ask(iteration, others=others)])
+            sent = party.hear(party.ask(iteration, others=others))
             found.append((len(sent), len(party.rejections)))
         outcomes.add(tuple(found))
     assert outcomes == {((1, 0),) * 5}
@@ -150,9 +150,7 @@ def test_unused_predictions_pay_for_fits(tmp_path: Path, mode: str, fits: int) -
     fits that it pays for."""
     party = Driver(settings(tmp_path, window={"fits": 4}, serving={"mode": mode, "share": 0.2}))
     for window in range(1, fits + 2):
-        party.feed(party.rows())
-        party.feed([])
-        frozen = party.feed([party.manifest(window)])
+        frozen = party.window(window)
         assert [message.kind for message in frozen] == (["frozen"] if window <= fits else [])
     public = party.public
     assert (

@@ -113,18 +113,6 @@ def test_releases_and_models_are_those_of_the_topics(watched: Watched) -> None:
     assert watched.value("Model", "l1") == pytest.approx(np.abs(weights).sum())
 
 
-def test_counts_are_those_of_the_topics(watched: Watched) -> None:
-    """Protects every line that is a rate: what workers count is what lies in the topics."""
-    truth = {
-        ("samples_total", "dp-frank-wolfe-party"): COUNT * len(PARTIES),
-        ("partials_total", "dp-frank-wolfe-party"): sum(
-            watched.written(f"{FEDERATION}.{party}.releases") for party in PARTIES
-        ),
-        ("predictions_total", "dp-frank-wolfe-server"): watched.written(PREDICTIONS),
-    }
-    assert {one: watched.counted(*one) for one in truth} == truth
-
-
 def test_no_line_is_empty(watched: Watched) -> None:
     """Protects panels from being empty, or NaN, on a federation that works, and after restarts."""
     assert watched.empty() == NOTHING_REFUSED

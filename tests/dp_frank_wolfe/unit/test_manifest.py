@@ -59,7 +59,7 @@ def test_whatever_order_parties_announce_in_both_mean_the_same_rows(seed: int) -
             continue
         iterations[party] += 1
         given[party] += names
-        assert server.hear(party, "entities", Entities(names), iteration=iterations[party]) == []
+        server.tell(party, "entities", Entities(names), iteration=iterations[party])
         said += server.said
         if random.random() < 0.3:
             server.restart()
@@ -79,7 +79,7 @@ def waiting(folder: Path) -> Driver:
         columns = np.full((len(names), 4), 0.25)
         party.feed([party.sample(name, row.tolist()) for name, row in zip(names, columns, strict=True)])
         party.feed([party.label(name, 0.5) for name in names])
-        party.feed([])
+        party.tick()
     assert [one.kind for one in party.sent] == ["entities"] * 3
     return party
 
@@ -92,15 +92,15 @@ def test_a_manifest_by_numbers_is_frozen_whatever_ended_before(tmp_path: Path) -
     assert [(one.first, len(one.names)) for one in told] == [(1, 10), (11, 10), (21, 10)]
     manifest = party.server("manifest", 1, 0, Manifest([], [0, 10, 10, 10], digest_of(NAMES)))
     party = Driver(party.settings, party.state)
-    (frozen,) = party.feed([manifest])
+    (frozen,) = party.hear(manifest)
     assert msgspec.msgpack.decode(frozen.content)[0] == digest_of(NAMES)
     assert party.task.ledger.spend.times(NAMES[0]) == 1
     # Nobody is left who has a number.
     party.task.table.forget([f"zz {number}" for number in range(10)])
-    party.feed([])
+    party.tick()
     again = Driver(party.settings, party.state)
-    again.feed([again.sample("anew", [0.1] * 4), again.label("anew", 0.1)])
-    (message,) = again.feed([])
+    again.hear(again.sample("anew", [0.1] * 4), again.label("anew", 0.1))
+    (message,) = again.tick()
     assert read_content(message.content, Entities) == Entities(["anew"], 31)
 
 
@@ -125,7 +125,7 @@ def test_a_wrong_manifest_changes_nothing(case: str, tmp_path: Path) -> None:
     party = waiting(tmp_path)
     content, wanted = WRONG[case]
     assert reason(party, party.server("manifest", 1, 0, content)) == wanted
-    assert [one.kind for one in party.feed([party.manifest(1)])] == ["frozen"]
+    assert [one.kind for one in party.hear(party.manifest(1))] == ["frozen"]
 
 
 def reasons(loop: ClosedLoop, kind: str) -> list[str]:
@@ -165,7 +165,7 @@ def test_numbers_that_are_said_anew_keep_the_order_of_their_writing() -> None:
     never stopped."""
     server = Server(server_settings())
     server.announce(names_of(ROWS - 1))
-    assert server.hear("party-0", "entities", Entities(names_of(5), 100), iteration=1) == []
+    server.tell("party-0", "entities", Entities(names_of(5), 100), iteration=1)
     assert server.task.announced.completed == ROWS - 1
     for _ in range(2):
         assert list(server.task.announced._complete) == [*names_of(ROWS - 6, 5), *names_of(5)]
@@ -203,7 +203,7 @@ def test_names_of_the_release_before_are_said_by_name() -> None:
     is new."""
     server = Server(server_settings())
     server.announce(names_of(ROWS - 2))
-    assert server.hear("party-0", "entities", Entities(["z"]), iteration=2) == []
+    server.tell("party-0", "entities", Entities(["z"]), iteration=2)
     # What is remembered of names, as layout 2 has it: a bit for each party.
     for key, value in server.state.items():
         if key.startswith(b"name/"):
@@ -213,8 +213,8 @@ def test_names_of_the_release_before_are_said_by_name() -> None:
             )
     server.restart()
     assert server.task.announced.missing == {"party-0": 0, "party-1": 1}
-    assert server.hear("party-1", "entities", Entities(["z", "zz"]), iteration=2) == []
-    assert server.hear("party-0", "entities", Entities(["zz"]), iteration=3) == []
+    server.tell("party-1", "entities", Entities(["z", "zz"]), iteration=2)
+    server.tell("party-0", "entities", Entities(["zz"]), iteration=3)
     contents = {party: msgspec.msgpack.decode(one.content) for party, one in server.said}
     digest = digest_of([*names_of(ROWS - 2), "z", "zz"])
     assert contents == {
@@ -227,8 +227,8 @@ def test_a_party_of_the_release_before_hears_names_alone() -> None:
     """Protects an upgrade, server first: a party that announces without numbers gets what it can read, and
     there is a model."""
     server = Server(server_settings())
-    assert server.hear("party-0", "entities", Entities(names_of()), iteration=1) == []
-    assert server.hear("party-1", "entities", msgspec.msgpack.encode([names_of()]), iteration=1) == []
+    server.tell("party-0", "entities", Entities(names_of()), iteration=1)
+    server.tell("party-1", "entities", msgspec.msgpack.encode([names_of()]), iteration=1)
     contents = {party: msgspec.msgpack.decode(one.content) for party, one in server.said}
     assert contents == {"party-0": [[], [0, ROWS], digest_of(names_of())], "party-1": [names_of()]}
     converse(server, hands(server), restart=True)
@@ -271,11 +271,11 @@ def test_a_party_takes_up_what_the_release_before_announced(tmp_path: Path) -> N
             party.state[channel, key] = msgspec.msgpack.encode(msgspec.msgpack.decode(value)[:3])
     del party.state["state", b"numbered"]
     again = Driver(party.settings, party.state)
-    again.feed([again.sample("anew", [0.1] * 4), again.label("anew", 0.1)])
-    (message,) = again.feed([])
+    again.hear(again.sample("anew", [0.1] * 4), again.label("anew", 0.1))
+    (message,) = again.tick()
     assert (message.iteration, read_content(message.content, Entities)) == (4, Entities(["anew"], 1))
     names = sorted([*NAMES[1:], "anew"])
-    (frozen,) = again.feed([again.server("manifest", 1, 0, Manifest(NAMES[1:], [0, 1], digest_of(names)))])
+    (frozen,) = again.hear(again.server("manifest", 1, 0, Manifest(NAMES[1:], [0, 1], digest_of(names))))
     assert msgspec.msgpack.decode(frozen.content)[0] == digest_of(names)
 
 
@@ -306,6 +306,6 @@ def test_numbers_that_could_not_be_remembered_are_refused() -> None:
     read."""
     server = Server(server_settings())
     assert server.hear("party-0", "entities", Entities(["a", "b"], 2**53 - 1), iteration=1) == ["implausible"]
-    assert server.hear("party-0", "entities", Entities(["a", "b"], 2**53 - 2), iteration=1) == []
+    server.tell("party-0", "entities", Entities(["a", "b"], 2**53 - 2), iteration=1)
     server.restart()
     assert len(server.task.announced._names) == 2

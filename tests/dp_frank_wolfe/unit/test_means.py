@@ -179,7 +179,7 @@ def test_no_mean_passes_that_no_rows_can_have() -> None:
         ]
     assert not server.task.means.has("party-0")
     highest = np.array([most[0]] * COLUMNS + most[1:], "<i8").tobytes()
-    assert server.hear("party-0", "frozen", Frozen(own.manifest, highest, 2), 1) == []
+    server.tell("party-0", "frozen", Frozen(own.manifest, highest, 2), 1)
     assert abs(server.task.means.intercept({party: np.zeros(COLUMNS) for party in found})) <= 1
 
 
@@ -192,15 +192,13 @@ def test_a_fit_of_the_release_before_ends_as_it_began(tmp_path: Path) -> None:
     old = {key: value for key, value in before.state.items() if key[1] != b"fit-centred"}
     noted = (tmp_path / "ledger").read_bytes()
     ask = before.ask(0)
-    (wanted,) = before.feed([ask])
+    (wanted,) = before.hear(ask)
     (tmp_path / "ledger").write_bytes(noted)
     party = Driver(settings(tmp_path, window={"fits": 2}), old)
     assert party.public.fingerprint == before.public.fingerprint
-    assert party.feed([ask]) == [wanted]
-    party.feed([party.model()])
-    party.feed(party.rows(1))
-    party.feed([])
-    (frozen,) = party.feed([party.manifest(2)])
+    assert party.hear(ask) == [wanted]
+    party.hear(party.model())
+    (frozen,) = party.window(2, seed=1)
     assert len(read_content(frozen.content, Frozen).means) == 8 * 5
     assert read_content(before.sent[-2].content, Frozen).means == b""
 

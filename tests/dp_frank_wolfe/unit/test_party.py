@@ -79,11 +79,11 @@ def test_wrong_messages_change_nothing(tmp_path: Path) -> None:
     """Protects a party from its server: each is refused for its reason, before anything is charged, chosen or
     remembered."""
     party = Driver(settings(tmp_path)).begun()
-    party.feed([party.ask(0)])
+    party.hear(party.ask(0))
     found = {name: reason(party, message) for name, (message, _) in refused_asks(party).items()}
     assert found == {name: wanted for name, (_, wanted) in refused_asks(party).items()}
     undisturbed = Driver(settings(tmp_path), dict(party.state))
-    assert party.feed([party.ask(1)]) == undisturbed.feed([undisturbed.ask(1)])
+    assert party.hear(party.ask(1)) == undisturbed.hear(undisturbed.ask(1))
     assert party.task.trouble is None
 
 
@@ -94,7 +94,7 @@ def test_wrong_messages_to_a_party_that_chooses_once_change_nothing() -> None:
     assert reason(party, party.server("rows", 1, 0, good)) == "implausible"
     assert reason(party, party.server("choose", 1, 0, b"now")) == "malformed"
     assert reason(party, party.ask(0)) == "malformed"
-    party.feed([party.server("choose", 1, 0, b"")])
+    party.hear(party.server("choose", 1, 0, b""))
     for content, wanted in (
         (np.zeros((ROWS, 3)), "shape"),
         (np.zeros((ROWS - 1, 2)), "shape"),
@@ -102,7 +102,7 @@ def test_wrong_messages_to_a_party_that_chooses_once_change_nothing() -> None:
         (np.full((ROWS, 2), 1e200), "implausible"),
     ):
         assert reason(party, party.server("rows", 1, 0, OtherRows(content.tobytes()))) == wanted
-    assert len(party.feed([party.server("rows", 1, 0, good)])) == 1
+    assert len(party.hear(party.server("rows", 1, 0, good))) == 1
     assert party.task.trouble is None
 
 
@@ -112,10 +112,10 @@ def test_what_comes_twice_is_counted_and_answered_once(tmp_path: Path) -> None:
     party = Driver(settings(tmp_path)).begun()
     messages = [party.manifest(), party.ask(0), party.ask(2), party.model([0, 0, 0, 0])]
     for number, message in enumerate(messages):
-        party.feed([message])
+        party.hear(message)
         state = dict(party.state)
         for earlier in messages[: number + 1]:
-            assert party.feed([earlier]) == []
+            assert party.hear(earlier) == []
         assert party.feed([party.ask(1, others=np.ones(8))] if number > 1 else []) == []
         assert party.state == state
     assert party.rejections == []

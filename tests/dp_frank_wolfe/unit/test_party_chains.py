@@ -31,11 +31,11 @@ def test_an_old_copy_of_all_that_a_party_has_is_told_of(tmp_path: Path) -> None:
     old, file = dict(party.state), shutil.copy(tmp_path / "ledger", tmp_path / "copy")
     parts, notices = ChangedParts(), Notices()
     chains = PartyChains(parts, ["a", "b"], notices)
-    for message in [*party.sent[1:], *party.feed([party.ask(0)]), *party.feed([party.ask(1)])]:
+    for message in [*party.sent[1:], *party.hear(party.ask(0)), *party.hear(party.ask(1))]:
         assert told(chains, notices, message) == []
     shutil.copy(file, tmp_path / "ledger")
     back = Driver(party.settings, old)
-    (message,) = back.feed([back.ask(3)])
+    (message,) = back.hear(back.ask(3))
     assert back.role.trouble is None
     ((key, value),) = parts.changed_state()
     assert value is not None
@@ -61,7 +61,7 @@ def test_the_server_compares_what_it_hears(second: int, wanted: list[str]) -> No
     for party, manifest in server.said:
         answer = parties[party].hear(manifest)
         assert answer is not None
-        assert server.hear(party, *answer[:2], 1, answer[2], link=5, head=bytes(24)) == []
+        server.tell(party, *answer[:2], 1, answer[2], link=5, head=bytes(24))
         asked = server.said
     server.restart()
     for party, ask in asked:

@@ -139,7 +139,7 @@ def rolled_back(
     party = Driver(settings(folder)).begun()
     old = dict(party.state)
     for iteration in range(3):
-        party.feed([party.ask(iteration)])
+        party.hear(party.ask(iteration))
     state = {key: value for key, value in party.state.items() if not keep(key)}
     state |= {key: value for key, value in old.items() if keep(key)}
     return party, Driver(party.settings, state)
@@ -147,7 +147,7 @@ def rolled_back(
 
 def released_nothing(party: Driver, received: Received) -> None:
     before = dict(party.state)
-    assert party.feed([received]) == []
+    assert party.hear(received) == []
     assert party.state == before
     assert party.role.counts.refused_releases >= 1
     assert party.role.trouble is not None
@@ -169,7 +169,7 @@ def test_other_content_in_the_place_of_a_release_is_refused(tmp_path: Path) -> N
     assert (tmp_path / "ledger").read_bytes() == noted
     # With the newest state what was held back is heard again, and is no trouble.
     newest = Driver(party.settings, party.state)
-    assert [message.iteration for message in newest.feed([newest.ask(3)])] == [3]
+    assert [message.iteration for message in newest.hear(newest.ask(3))] == [3]
     assert newest.role.trouble is None
 
 
@@ -178,7 +178,7 @@ def test_a_state_that_was_rolled_back_may_do_the_same_again(tmp_path: Path) -> N
     on."""
     party, old = rolled_back(tmp_path)
     for iteration in range(4):
-        sent = old.feed([old.ask(iteration)])
+        sent = old.hear(old.ask(iteration))
         assert len(sent) == 1
         assert iteration == 3 or sent[0] in party.sent
     assert old.task.trouble is None
@@ -198,7 +198,7 @@ def test_a_window_that_the_ledger_knows_is_not_frozen_of_other_rows(tmp_path: Pa
     party = Driver(settings(tmp_path)).begun()
     again = Driver(party.settings, ledger_of(party))
     again.feed(again.rows(1, OTHERS))
-    assert len(again.feed([])) == 1
+    assert len(again.tick()) == 1
     assert again.task.trouble is None
     released_nothing(again, again.manifest(1, OTHERS))
     # To begin anew takes another name.
@@ -212,7 +212,7 @@ def test_a_ledger_that_was_cut_off_releases_nothing(tmp_path: Path) -> None:
     for federation, names in (("f", OTHERS), ("g", NAMES)):
         lost = Driver(settings(tmp_path, federation={"name": federation}))
         lost.feed(lost.rows(3, names))
-        lost.feed([])
+        lost.tick()
         manifest = lost.manifest(1, names)
         released_nothing(lost, manifest)
 
@@ -228,7 +228,7 @@ def test_a_ledger_file_that_was_taken_back_is_told_of_at_once(tmp_path: Path) ->
     released_nothing(another, another.ask(0))
     another.feed(another.rows(1, OTHERS))
     assert another.task.wake_at is None
-    assert another.feed([]) == []
+    assert another.tick() == []
 
 
 def another_file(path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_full_disk_releases_nothing_and_is_no_fault(
     assert "No space left" in (party.role.trouble or "")
     assert "make room for the file, or put it back, and restart" in (party.role.trouble or "")
     party.start()
-    [answer] = party.feed([party.ask(0)])
+    [answer] = party.hear(party.ask(0))
     assert (answer.kind, party.role.trouble) == ("answers", None)
 
 
@@ -280,8 +280,8 @@ def test_two_workers_with_one_ledger_do_not_both_release(tmp_path: Path) -> None
     one, other = (Driver(settings(tmp_path, federation={"name": name})) for name in "fg")
     for party in (one, other):
         party.feed(party.rows())
-        party.feed([])
-    assert len(one.feed([one.manifest()])) == 1
+        party.tick()
+    assert len(one.hear(one.manifest())) == 1
     released_nothing(other, other.manifest())
 
 
@@ -311,31 +311,31 @@ def test_everybody_is_charged_before_anything_is_released(tmp_path: Path) -> Non
     and cost less."""
     party = Driver(settings(tmp_path))
     party.feed(party.rows())
-    party.feed([])
-    party.feed([party.ask(0)])
+    party.tick()
+    party.hear(party.ask(0))
     assert party.rejections[-1].error.reason == "implausible"
-    (message,) = party.feed([party.manifest()])
+    (message,) = party.hear(party.manifest())
     assert message.kind == "frozen"
     cost = party.public.fit_cost("a")
     again = Driver(party.settings, party.state)
     assert [again.task.ledger.spend.spent(name) for name in NAMES] == [cost] * ROWS
     assert cost >= party.public.fit_plan("a", 1).cost
-    again.feed([again.ask(0)])
-    again.feed([again.model()])
+    again.hear(again.ask(0))
+    again.hear(again.model())
     assert [again.task.ledger.spend.spent(name) for name in NAMES] == [cost] * ROWS
 
 
 def test_nobody_is_charged_for_a_window_with_somebody_without_budget(tmp_path: Path) -> None:
     """Protects everybody in a manifest that cannot be frozen: all are charged, or none."""
     party = Driver(settings(tmp_path)).begun()
-    party.feed([party.model()])
+    party.hear(party.model())
     names = sorted([*OTHERS[1:], NAMES[0]])
     party.feed(party.rows(1, names))
-    (message,) = party.feed([])
+    (message,) = party.tick()
     assert NAMES[0].encode() not in message.content
     assert party.role.counts.spent_entities == 2
     before = dict(party.state)
-    party.feed([party.manifest(2, names)])
+    party.hear(party.manifest(2, names))
     assert party.rejections[-1].error.reason == "implausible"
     assert party.state == before
 
@@ -345,13 +345,11 @@ def test_an_entity_takes_part_in_as_many_fits_as_its_budget_has(tmp_path: Path) 
     end."""
     party = Driver(settings(tmp_path, **TWICE))
     for window in (1, 2):
-        party.feed(party.rows(window))
-        party.feed([])
-        party.feed([party.manifest(window)])
-        party.feed([party.model(window=window)])
+        party.window(window, seed=window)
+        party.hear(party.model(window=window))
     assert party.task.ledger.spend.largest == pytest.approx(party.public.party_cost("a"))
     party.feed(party.rows(3))
-    assert party.feed([]) == []
+    assert party.tick() == []
     assert party.role.counts.spent_entities == 2 * ROWS
     epsilon = {one.name: one.value for one in party.role.measure()}["epsilon"]
     assert epsilon == pytest.approx(2.0)
@@ -363,9 +361,9 @@ def test_no_share_of_a_fit_is_given_beyond_the_budget(tmp_path: Path) -> None:
     party = Driver(settings(tmp_path, **TWICE))
     party.task.ledger.spend.spend(NAMES[0], 1e-6 * party.task.ledger.fit_cost)
     party.begun()
-    party.feed([party.model()])
+    party.hear(party.model())
     party.feed(party.rows(1))
-    (message,) = party.feed([])
+    (message,) = party.tick()
     assert read_content(message.content, Entities).names == NAMES[1:]
 
 
@@ -391,8 +389,8 @@ def test_a_federation_with_other_terms_releases_nothing(tmp_path: Path, other: d
         second.role.trouble or ""
     )
     second.feed(second.rows(1, OTHERS))
-    assert second.feed([]) == []
-    assert second.feed([second.manifest(1, OTHERS)]) == []
+    assert second.tick() == []
+    assert second.hear(second.manifest(1, OTHERS)) == []
 
 
 @pytest.mark.parametrize("privacy", [{}, {"epsilon": math.inf}])
@@ -402,24 +400,22 @@ def test_a_ledger_that_exact_parts_came_of_is_for_no_promise(tmp_path: Path, pri
     """
     exact = {"serving": {"mode": "exact"}, "privacy": privacy}
     party = Driver(settings(tmp_path, **exact)).begun()
-    party.feed([party.model([0.1, 0, 0, 0])])
+    party.hear(party.model([0.1, 0, 0, 0]))
     later = {"federation": {"name": "g"}}
     assert Driver(settings(tmp_path, **later), ledger_of(party)).role.trouble is None
-    party.feed([party.sample("zoe", [0.9] * 4)])
+    party.hear(party.sample("zoe", [0.9] * 4))
     # Before it is told.
     assert ("ledger", b"exact") in party.state
-    assert [message.kind for message in party.feed([])] == ["partial"]
+    assert [message.kind for message in party.tick()] == ["partial"]
     assert {one.name: one.value for one in party.role.measure()}["epsilon"] == math.inf
     for mode in ("off", "private"):
         second = Driver(settings(tmp_path, **later, serving={"mode": mode}), ledger_of(party))
         assert "the federation 'f' sent exact parts of predictions" in (second.role.trouble or "")
         second.feed(second.rows(1, OTHERS))
-        assert second.feed([]) == []
+        assert second.tick() == []
     assert Driver(settings(tmp_path, **later, **exact), ledger_of(party)).role.trouble is None
     again = Driver(settings(tmp_path, **exact), dict(party.state))
-    again.feed(again.rows(1, OTHERS))
-    again.feed([])
-    assert [message.kind for message in again.feed([again.manifest(2, OTHERS)])] == ["frozen"]
+    assert [message.kind for message in again.window(2, OTHERS, seed=1)] == ["frozen"]
 
 
 def test_another_federation_on_the_same_data_has_the_same_spend(tmp_path: Path) -> None:
@@ -427,10 +423,8 @@ def test_another_federation_on_the_same_data_has_the_same_spend(tmp_path: Path) 
     party = Driver(settings(tmp_path)).begun()
     other = Driver(settings(tmp_path, federation={"name": "g"}), ledger_of(party))
     other.feed(other.rows(1))
-    assert other.feed([]) == []
-    other.feed(other.rows(1, OTHERS))
-    other.feed([])
-    (message,) = other.feed([other.manifest(1, OTHERS)])
+    assert other.tick() == []
+    (message,) = other.window(1, OTHERS, seed=1)
     assert message.link == 2
     assert other.task.trouble is None
 
@@ -440,7 +434,7 @@ def test_a_manifest_is_refused_where_budget_was_spent_meanwhile(tmp_path: Path) 
     began."""
     party = Driver(settings(tmp_path))
     party.feed(party.rows())
-    party.feed([])
+    party.tick()
     own = {key: value for key, value in party.state.items() if key[0] == "state"}
     other = Driver(settings(tmp_path, federation={"name": "g"})).begun()
     again = Driver(party.settings, own | ledger_of(other))
@@ -462,7 +456,7 @@ def test_what_promises_nothing_is_charged_without_end(tmp_path: Path, nothing: d
     private = Driver(settings(tmp_path, federation={"name": "g"}, window={"fits": 1000}), ledger_of(party))
     assert {private.task.ledger.spend.spent(name) for name in NAMES} == {math.inf}
     private.feed(private.rows())
-    assert private.feed([]) == []
+    assert private.tick() == []
     assert private.role.counts.spent_entities == 2 * ROWS
 
 
@@ -471,10 +465,10 @@ def test_a_ledger_that_is_full_announces_nobody_without_room(tmp_path: Path) -> 
     party = Driver(settings(tmp_path, privacy={"ledger_limit": ROWS}))
     party.feed(party.rows(0, NAMES))
     party.feed(party.rows(1, OTHERS))
-    (message,) = party.feed([])
+    (message,) = party.tick()
     assert OTHERS[0].encode() not in message.content
-    assert len(party.feed([party.manifest()])) == 1
-    party.feed([party.model()])
+    assert len(party.hear(party.manifest())) == 1
+    party.hear(party.model())
     party.feed(party.rows(1, OTHERS))
-    assert party.feed([]) == []
+    assert party.tick() == []
     assert party.rejections == []

@@ -20,19 +20,19 @@ def test_a_manifest_in_parts_comes_whole_through_a_restart(tmp_path: Path) -> No
     party = Driver(settings(tmp_path, window={"rows": rows, "limit": rows}, privacy={"delta": 1e-5}))
     names = [f"{number:04}" + "x" * 246 for number in range(rows)]
     for name in names:
-        party.feed([party.sample(name, [0.5] * 4), party.label(name, 0.5)])
-    announced = party.feed([])
+        party.hear(party.sample(name, [0.5] * 4), party.label(name, 0.5))
+    announced = party.tick()
     assert [message.iteration for message in announced] == list(range(1, len(announced) + 1))
     assert sum(len(msgspec.msgpack.decode(message.content)[0]) for message in announced) == rows
     assert max(len(message.content) for message in announced) < 200_000
     message = party.server("manifest", 1, 0, [names]).message
     first, second = records_of(party.codec, message)
-    assert party.feed([party.record("asks", "", first)]) == []
+    assert party.hear(party.record("asks", "", first)) == []
     party = Driver(party.settings, party.state)
-    (frozen,) = party.feed([party.record("asks", "", second)])
+    (frozen,) = party.hear(party.record("asks", "", second))
     assert frozen.kind == "frozen"
     again = Driver(party.settings, party.state)
-    assert len(again.feed([again.ask(0)])) == 1
+    assert len(again.hear(again.ask(0))) == 1
     assert len(again.task.ledger.spend) == rows
 
 
@@ -69,5 +69,5 @@ def test_times_hold_nothing_up() -> None:
     party.feed(party.rows())
     assert party.role.wake_at == party.now
     party.now = 10.0
-    assert len(party.feed([])) == 1
+    assert len(party.tick()) == 1
     assert party.role.wake_at is None

@@ -40,16 +40,16 @@ def test_windows_follow_one_another() -> None:
     server = Server(settings_of())
     server.announce(names_of(ROWS - 1), 1)
     assert server.said == []
-    assert server.hear("party-0", "entities", Entities(["z"]), iteration=2) == []
+    server.tell("party-0", "entities", Entities(["z"]), iteration=2)
     # The first to be complete are the first to be taken, and a name that one party alone has announced waits.
     later = names_of(2 * ROWS)[ROWS:]
-    assert server.hear("party-1", "entities", Entities(["a later one", *later, "z"]), iteration=2) == []
+    server.tell("party-1", "entities", Entities(["a later one", *later, "z"]), iteration=2)
     assert [party for party, _ in server.said] == ["party-0", "party-1"]
     for party, message in server.said:
         assert server.rows(party, message) == sorted([*names_of(ROWS - 1), "z"])
     server.restart()
     first = list(server.said)
-    assert server.hear("party-0", "entities", Entities(later), iteration=3) == []
+    server.tell("party-0", "entities", Entities(later), iteration=3)
     assert server.said == [], "one fit at a time"
     server.said = first
     second = converse(server, hands(server))
@@ -76,10 +76,10 @@ def test_nobody_is_left_behind_if_all_are_silent() -> None:
     server, _ = begun()
     assert_said_again()
     for party in server.public.parties:
-        assert server.hear(party, "frozen", Frozen(manifest_digest()), 1) == []
+        server.tell(party, "frozen", Frozen(manifest_digest()), 1)
     assert_said_again()
     # As soon as one has answered, the other is left behind.
-    assert server.hear("party-1", "answers", Answers([vertex(block=1)], None), 1, 0) == []
+    server.tell("party-1", "answers", Answers([vertex(block=1)], None), 1, 0)
     server.tick(60)
     assert [(party, message.iteration) for party, message in server.said] == [("party-1", 1)]
     assert server.task.liveness.present == ["party-1"]
@@ -94,8 +94,8 @@ def test_what_comes_again_is_counted_and_something_else_is_refused() -> None:
     server, _found = begun()
     frozen = Frozen(manifest_digest())
     for _ in range(2):
-        assert server.hear("party-0", "frozen", frozen, 1) == []
-    assert server.hear("party-0", "entities", Entities(names_of()), iteration=1) == []
+        server.tell("party-0", "frozen", frozen, 1)
+    server.tell("party-0", "entities", Entities(names_of()), iteration=1)
     assert server.role.counts.repeated_messages == 2
     assert server.hear("party-0", "frozen", Frozen(bytes(32)), 1) == ["another_answer"]
     assert server.said == []
@@ -112,7 +112,7 @@ def test_only_an_answer_of_who_owes_one_ends_the_wait() -> None:
     assert server.task.owing == [away]
     for number in range(6):
         server.tick(30.0)
-        assert server.hear(present[0], "entities", Entities([f"n{number}"]), 0, 2 + number) == []
+        server.tell(present[0], "entities", Entities([f"n{number}"]), 0, 2 + number)
         assert server.hear(away, "frozen", Frozen(bytes(32)), 1) != []
         server.tick()
     assert str(server.role.backlog).startswith(f"waits for {away} since ")
@@ -124,15 +124,15 @@ def test_announcements_beyond_the_limit_are_left_out_and_the_next_are_heard() ->
     nothing stops for good."""
     server = Server(settings_of(window={"limit": ROWS}))
     one, other = server.public.parties[:2]
-    assert server.hear(one, "entities", Entities(names_of(ROWS + 1)), iteration=1) == []
+    server.tell(one, "entities", Entities(names_of(ROWS + 1)), iteration=1)
     assert server.role.counts.left_out_entities == 1
-    assert server.hear(one, "entities", Entities(["somebody"]), iteration=2) == []
+    server.tell(one, "entities", Entities(["somebody"]), iteration=2)
     assert server.role.counts.left_out_entities == 2
     server.restart()
     for party in server.public.parties[1:]:
-        assert server.hear(party, "entities", Entities(names_of()), iteration=1) == []
+        server.tell(party, "entities", Entities(names_of()), iteration=1)
     assert [message.kind for party, message in server.said if party == other] == ["manifest"]
-    assert server.hear(one, "entities", Entities(["somebody"]), iteration=3) == []
+    server.tell(one, "entities", Entities(["somebody"]), iteration=3)
     assert server.role.counts.left_out_entities == 0
 
 
@@ -151,7 +151,7 @@ def answered(server: Server, found: dict[str, Hand], party: str, message: Messag
     answer = found[party].hear(message)
     assert answer is not None
     kind, content, iteration = answer
-    assert server.hear(party, kind, content, 1, iteration) == []
+    server.tell(party, kind, content, 1, iteration)
     return content
 
 
@@ -209,12 +209,12 @@ def test_what_follows_a_lost_announcement_is_taken() -> None:
     names = [f"later-{number}" for number in range(3 * ROWS)]
     for party in server.public.parties:
         lost, kept = (2, 3) if party == "party-0" else (0, 2)
-        assert server.hear(party, "entities", Entities(names[ROWS:], 1_000), 0, kept) == []
+        server.tell(party, "entities", Entities(names[ROWS:], 1_000), 0, kept)
         assert server.task.announced.complete == (0 if lost else 2 * ROWS)
         server.restart()
-    assert server.hear("party-1", "entities", Entities(names[:ROWS], 2_000), 0, 3) == []
+    server.tell("party-1", "entities", Entities(names[:ROWS], 2_000), 0, 3)
     for _ in range(2):
-        assert server.hear("party-0", "entities", Entities(names[:ROWS], 2_000), 0, 2) == []
+        server.tell("party-0", "entities", Entities(names[:ROWS], 2_000), 0, 2)
         assert server.task.announced.complete == 3 * ROWS
 
 
@@ -226,7 +226,7 @@ def test_what_follows_a_lost_part_is_predicted() -> None:
     for entity, numbers in {"a": (1, 1), "c": (3, 3), "b": (2, 2)}.items():
         for _ in range(2):
             for party, number in zip(server.public.parties, numbers, strict=True):
-                assert server.hear(party, "partial", Partial(entity, 1, 0.25), 0, number) == []
+                server.tell(party, "partial", Partial(entity, 1, 0.25), 0, number)
                 server.restart()
     assert [key for channel, key, _ in server.published if channel == "predictions"] == ["a", "c", "b"]
 
@@ -239,29 +239,24 @@ def test_columns_beyond_the_quota_are_refused() -> None:
         refused = server.hear("party-0", "answers", Answers([vertex(column=column)], None), 1, iteration)
         assert refused == (["quota"] if column == 2 else [])
         if not refused:
-            assert server.hear("party-1", "answers", Answers([], None), 1, iteration) == []
+            server.tell("party-1", "answers", Answers([], None), 1, iteration)
     assert server.hear("party-0", "answers", Answers([vertex(column=1)], None), 1, 2) == ["another_sketch"]
-    assert server.hear("party-0", "answers", Answers([vertex(column=1, sums=b"")], None), 1, 2) == []
+    server.tell("party-0", "answers", Answers([vertex(column=1, sums=b"")], None), 1, 2)
 
 
 def test_a_column_that_is_shown_too_late_is_shown() -> None:
     """Protects a party's return: it shows a column once, and what came too late for the step is what
     predictions are made of."""
     server, _, _ = asked()
-    assert server.hear("party-0", "answers", Answers([vertex()], None), 1, 0) == []
+    server.tell("party-0", "answers", Answers([vertex()], None), 1, 0)
     server.tick(60)
     sums = np.arange(16, dtype="<i8")
-    assert (
-        server.hear(
-            "party-1", "answers", Answers([vertex(block=1, column=2, sums=sums.tobytes())], None), 1, 0
-        )
-        == []
-    )
-    assert server.hear("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 1) == []
+    server.tell("party-1", "answers", Answers([vertex(block=1, column=2, sums=sums.tobytes())], None), 1, 0)
+    server.tell("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 1)
     assert [(party, message.iteration) for party, message in server.said] == [("party-0", 2), ("party-1", 2)]
     server.restart()
-    assert server.hear("party-1", "answers", Answers([vertex(block=1, column=2, sums=b"")], None), 1, 2) == []
-    assert server.hear("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 2) == []
+    server.tell("party-1", "answers", Answers([vertex(block=1, column=2, sums=b"")], None), 1, 2)
+    server.tell("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 2)
     ask = read_content(server.said[0][1].content, Ask)
     noise = server.public.fit_plan("party-1", 1).noise
     assert noise is not None
@@ -274,10 +269,10 @@ def test_a_gap_is_told_where_nothing_is_private_and_is_a_number() -> None:
     of the data."""
     server, _found = begun(privacy=EXACT)
     for party in server.public.parties:
-        assert server.hear(party, "frozen", Frozen(manifest_digest()), 1) == []
+        server.tell(party, "frozen", Frozen(manifest_digest()), 1)
     for gap in (None, float("nan"), float("inf")):
         assert server.hear("party-0", "answers", Answers([vertex()], gap), 1, 0) == ["implausible"]
-    assert server.hear("party-0", "answers", Answers([vertex()], 0.5), 1, 0) == []
+    server.tell("party-0", "answers", Answers([vertex()], 0.5), 1, 0)
 
 
 def test_wrong_choices_are_refused_and_change_nothing() -> None:
@@ -304,7 +299,7 @@ def test_wrong_choices_are_refused_and_change_nothing() -> None:
         before = dict(server.state)
         assert server.hear("party-0", "chosen", wrong, 1) == [reason]
         assert server.state == before
-    assert server.hear("party-0", *right[:2], 1) == []
+    server.tell("party-0", *right[:2], 1)
     answered(server, found, "party-1", asks["party-1"])
     products = found["party-0"].hear(server.said[0][1])
     assert products is not None
@@ -316,7 +311,7 @@ def test_wrong_choices_are_refused_and_change_nothing() -> None:
         ("implausible", change(made, gram=gram.tobytes())),
     ):
         assert server.hear("party-0", "products", other, 1) == [reason]
-    assert server.hear("party-0", "products", made, 1) == []
+    server.tell("party-0", "products", made, 1)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +346,7 @@ def test_no_number_passes_that_the_public_plan_excludes(estimator: str, privacy:
                     assert server.hear(party, kind, change(content, **{name: lie}), 1) == ["out_of_bounds"]
                 within = np.full(len(given), highest - 1e-6).tobytes()
                 content = change(content, **{name: within})
-        assert server.hear(party, kind, content, 1) == []
+        server.tell(party, kind, content, 1)
         said += [one for one in server.said if one[1].kind != "model"]
     assert lied == (
         {"values", "norms"} if estimator == "marginal" else {"values", "rows", "products", "gram"}

@@ -31,8 +31,8 @@ def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> 
     server.tick()
     assert server.role.wake_at is None
     names = names_of(ROWS + 5)
-    assert server.hear("party-0", "entities", Entities(names), iteration=1) == []
-    assert server.hear("party-1", "entities", Entities(names[: ROWS - 10]), iteration=1) == []
+    server.tell("party-0", "entities", Entities(names), iteration=1)
+    server.tell("party-1", "entities", Entities(names[: ROWS - 10]), iteration=1)
     assert missing(server) == [15]
     assert server.role.wake_at == server.now + 60
     server.tick(60)
@@ -49,17 +49,17 @@ def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> 
     assert missing(server) == [15]
     server.tick(61)
     assert len(notices(server)) == 1
-    assert server.hear("party-1", "entities", Entities(names[ROWS - 10 : ROWS - 5]), iteration=2) == []
+    server.tell("party-1", "entities", Entities(names[ROWS - 10 : ROWS - 5]), iteration=2)
     server.tick(61)
     (said,) = notices(server)
     assert f"has {ROWS - 5} of {ROWS}" in said.text
     # In a fit whoever owes an answer has the patience.
     parties = hands(server)
-    assert server.hear("party-1", "entities", Entities(names[ROWS - 5 : ROWS]), iteration=3) == []
+    server.tell("party-1", "entities", Entities(names[ROWS - 5 : ROWS]), iteration=3)
     assert server.task.window == 1
     assert server.task._progress_timer.wake_at is None
     converse(server, parties)
-    assert server.hear("party-1", "entities", Entities(names[ROWS:]), iteration=4) == []
+    server.tell("party-1", "entities", Entities(names[ROWS:]), iteration=4)
     server.tick(61)
     assert notices(server) == [], "what all have announced waits for more entities, and for no party"
 
@@ -70,9 +70,9 @@ def test_announcements_that_are_lost_are_told_after_a_minute() -> None:
     server = Server(settings_of(window={"patience_seconds": 600}))
     names = names_of(ROWS)
     assert server.task.awaited == f"knows 0 of {ROWS} entities that every party has announced (window.rows)"
-    assert server.hear("party-0", "entities", Entities(names), iteration=1) == []
-    assert server.hear("party-1", "entities", Entities(names[:5]), iteration=1) == []
-    assert server.hear("party-1", "entities", Entities(names[9:]), iteration=4) == []
+    server.tell("party-0", "entities", Entities(names), iteration=1)
+    server.tell("party-1", "entities", Entities(names[:5]), iteration=1)
+    server.tell("party-1", "entities", Entities(names[9:]), iteration=4)
     assert str(server.task.awaited).endswith("(window.rows); party-1 lacks 4 that others have")
 
     def lost() -> list[str]:
@@ -89,7 +89,7 @@ def test_announcements_that_are_lost_are_told_after_a_minute() -> None:
     server.tick(61)
     assert len(lost()) == 1
     # They were dead letters, and are replayed.
-    assert server.hear("party-1", "entities", Entities(names[5:7]), iteration=2) == []
+    server.tell("party-1", "entities", Entities(names[5:7]), iteration=2)
     server.hear("party-1", "entities", Entities(names[7:9]), iteration=3)
     server.tick(61)
     assert lost() == []
@@ -102,14 +102,14 @@ def test_predictions_that_wait_for_a_party_are_told_once_patience_is_over() -> N
     server = Server(settings_of(serving={"mode": "exact"}))
     parties = hands(server)
     for party in parties:
-        assert server.hear(party, "entities", Entities(names_of()), iteration=1) == []
+        server.tell(party, "entities", Entities(names_of()), iteration=1)
     converse(server, parties)
     assert server.task.model == 1
     numbers = dict.fromkeys(parties, 0)
 
     def part(party: str, entity: str) -> None:
         numbers[party] += 1
-        assert server.hear(party, "partial", Partial(entity, 1, 0.1), 0, numbers[party]) == []
+        server.tell(party, "partial", Partial(entity, 1, 0.1), 0, numbers[party])
 
     def told() -> list[str]:
         return [one.text for one in server.role.notices() if one.reason == "lacking_parts"]
@@ -142,7 +142,7 @@ def test_a_clock_that_was_ahead_does_not_put_the_notice_off() -> None:
     has caught up."""
     server = Server(settings_of())
     server.now += 1e6
-    assert server.hear("party-0", "entities", Entities(names_of(3)), iteration=1) == []
+    server.tell("party-0", "entities", Entities(names_of(3)), iteration=1)
     server.now -= 1e6
     server.tick()
     assert server.role.wake_at == server.now + 60
@@ -162,11 +162,11 @@ def test_a_party_says_what_its_entities_lack() -> None:
     party = Driver(settings(window={"rows": 20, "limit": 20}))
     first, second, *others = NAMES
     party.feed([party.sample(name, [0.0] * 4) for name in (first, second)])
-    party.feed([party.label("somebody", 0.5)])
+    party.hear(party.label("somebody", 0.5))
     for _ in range(2):
         assert lacking(party) == {"columns": 1, "label": 2}
         party.start()
-    party.feed([party.label(first, 0.5), party.sample("somebody", [0.0] * 4)])
+    party.hear(party.label(first, 0.5), party.sample("somebody", [0.0] * 4))
     assert lacking(party) == {"columns": 0, "label": 1}
     # The oldest that lacks something gives way.
     party.feed([party.label(name, 0.5) for name in others])
@@ -180,11 +180,11 @@ def test_predictions_that_wait_for_fits_of_the_ledger_file_are_told_of(tmp_path:
     says for what."""
     party = predicting(tmp_path)
     old = dict(party.state)
-    party.feed([party.manifest(2, OTHERS)])
+    party.hear(party.manifest(2, OTHERS))
     back = Driver(party.settings, old)
     assert show(back, NAMES) == []
     said = [one.text for one in back.role.notices() if one.reason == "fits_ahead"]
     assert [text.startswith("the ledger file has 1 releases for fits") for text in said] == [True]
-    assert [message.kind for message in back.feed([back.manifest(2, OTHERS)])] == ["frozen"]
-    assert [message.kind for message in back.feed([])] == ["partial"] * len(NAMES)
+    assert [message.kind for message in back.hear(back.manifest(2, OTHERS))] == ["frozen"]
+    assert [message.kind for message in back.tick()] == ["partial"] * len(NAMES)
     assert [one for one in back.role.notices() if one.reason == "fits_ahead"] == []
