@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from dp_frank_wolfe import federations
+from dp_frank_wolfe.federations import COLUMNS, SERVER_MEMBER
 from dp_frank_wolfe.problems import sparse
 
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange, receive_at_once
@@ -46,32 +48,15 @@ from streamfl.roles.message_contents import HEADER_BYTES
 from streamfl.roles.message_fragments import Limits
 from streamfl.roles.partitioned_role import PartitionedRole
 
-ROWS, COLUMNS, PARTIES = 40, 4, 2
+ROWS, PARTIES = 40, 2
 BEGIN = 1000.0
 
 
 def settings_of(**sections: dict[str, Any]) -> DPFrankWolfeSettings:
     """Of a server with two parties of four columns."""
-    names = [f"party-{number}" for number in range(PARTIES)]
-    content: dict[str, Any] = {
-        "federation": {
-            "name": "f",
-            "parties": names,
-            "columns": dict.fromkeys(names, COLUMNS),
-            **sections.pop("federation", {}),
-        },
-        "role": {"kind": SERVER},
-        "window": {"rows": ROWS, "patience_seconds": 60.0, **sections.pop("window", {})},
-        "privacy": {"epsilon": 5.0, "delta": 1e-3, **sections.pop("privacy", {})},
-        "learning": {
-            "estimator": "frank-wolfe",
-            "columns": 4,
-            "iterations": 6,
-            "sketch_rows": 16,
-            **sections.pop("learning", {}),
-        },
-    }
-    return DPFrankWolfeSettings.model_validate({**content, **sections})
+    window = {"rows": ROWS, **sections.pop("window", {})}
+    learning = {"sketch_rows": 16, **sections.pop("learning", {})}
+    return federations.settings_of(SERVER_MEMBER, PARTIES, window=window, learning=learning, **sections)
 
 
 def names_of(count: int = ROWS, first: int = 0) -> list[str]:

@@ -59,14 +59,7 @@ def test_what_protects_nobody_is_refused() -> None:
         with pytest.raises(ValueError, match="epsilon"):
             budget(epsilon, delta, ROWS)
     sketch = IdentitySketch(ROWS)
-    wrong = [
-        (0, 6, 2.0, 0.5),
-        (4, 0, 2.0, 0.5),
-        (4, 6, 0.0, 0.5),
-        (4, 6, math.inf, 0.5),
-        (4, 6, 2.0, 0.0),
-        (4, 6, 2.0, 1.0),
-    ]
+    wrong = [(0, 6, 2.0, 0.5), (4, 0, 2.0, 0.5), (4, 6, 0.0, 0.5), (4, 6, math.inf, 0.5), (4, 6, 2.0, 1.0)]
     for choices, columns, bound, share in wrong:
         with pytest.raises(ValueError, match="a fit needs"):
             plan_fit(0.01, choices, columns, bound, sketch, share)
