@@ -32,7 +32,6 @@ def test_a_fit_is_the_arithmetic(parties: int, sections: dict[str, Any]) -> None
     assert_is(loop, expected.x)
     assert loop.server.model == 1
     estimator = loop.server.estimator
-    assert estimator.uplink_numbers == expected.uplink_numbers
     assert estimator.support == expected.support > 0
     assert estimator.l1_norm == expected.l1_norm <= 1 + 1e-12
     assert estimator.iteration == len(expected.steps)
@@ -48,11 +47,13 @@ def test_a_fit_is_the_arithmetic(parties: int, sections: dict[str, Any]) -> None
     # choose.
     public, learning = loop.public, loop.public.settings.learning
     most = sum(public.sampling.answers_of(party, 1, learning.iterations) for party in loop.parties)
-    indices = sum(len(step.chosen) for step in expected.steps)
-    assert (
-        released == expected.uplink_numbers == indices + len(expected.sums) * public.settings.sketch_numbers
-    )
-    assert indices == most or learning.blocks > 1 or estimator.iteration < learning.iterations
+    # A gap that is small ends the fit, and comes with answers that move nothing.
+    ends_early = estimator.iteration < learning.iterations
+    assert ends_early == bool(learning.tolerance)
+    indices = sum(len(step.chosen) for step in expected.steps) + parties * ends_early
+    assert released == indices + len(expected.sums) * public.settings.sketch_numbers
+    assert released == estimator.uplink_numbers == expected.uplink_numbers + parties * ends_early
+    assert indices == most or learning.blocks > 1 or ends_early
     codec, counts = loop.server.codec, loop.members[SERVER_MEMBER].role.counts
     told = [codec.decode(value) for name, _, _, value in loop.committed if name != SERVER_MEMBER]
     assert counts.uplink_bytes == sum(len(one.content) for one in told if one.kind == "answers") + 8 * means
