@@ -38,6 +38,7 @@ CONTENTS = [
     b"5",
     b"{}",
     b"\xff" * 5000,
+    b" " * 2_000_000,
     b'{"x0": 1e400, "x1": 0.5, "x2": 0.5, "x3": 0.5}',
     b'{"x0": NaN, "x1": 0.5, "x2": 0.5, "x3": 0.5}',
     b'{"x0": 0.5, "x1": -Infinity, "x2": 0.5, "x3": true}',
@@ -132,7 +133,7 @@ def test_nothing_but_releases_tells_of_a_row(
         assert life(tmp_path, estimator, values, 0.9, monkeypatch) == wanted
     for content in CONTENTS:
         assert life(tmp_path, estimator, content, None, monkeypatch) == wanted
-    for label in (-0.9, 1e9, "a text", math.inf, [], True):
+    for label in (-0.9, 1e9, "a text", 2_000_000 * "x", math.inf, [], True):
         assert life(tmp_path, estimator, features[ENTITY].tolist(), label, monkeypatch) == wanted
 
 

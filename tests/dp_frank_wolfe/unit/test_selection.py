@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 from dp_frank_wolfe.problems import sparse
+from dp_frank_wolfe.proof.equal_shares import marginal
 from scipy.optimize import minimize
 
 from streamfl.dp_frank_wolfe.learning.refit import project, refit
@@ -61,6 +62,16 @@ def test_noise_covers_the_sensitivity_in_whole_numbers(shares: dict[str, float])
         assert 0.6 * noise.cost < cost <= noise.cost * (1 + 1e-12)
         assert noise.cost == pytest.approx(0.01 * shares[kind])
     assert plan.cost == pytest.approx(0.01, rel=1e-6)
+
+
+def test_a_public_norm_is_not_paid_for() -> None:
+    """Protects who knows how long columns are: the norms' share of the budget goes to the values, which lose
+    noise by it."""
+    windows = sparse(3000, 40, 2, seed=1)
+    found = marginal(windows, 0.03, 8, 1.0, norm=1 / 3)
+    assert 0.03 * (1 - 1e-6) < found.cost <= 0.03 * (1 + 1e-12)
+    assert found.uplink_numbers == 2 * 8
+    assert 0.5 < sum(np.abs(x).sum() for x in found.x.values()) <= 1 + 1e-9
 
 
 def test_rows_are_never_longer_than_their_bound() -> None:

@@ -10,7 +10,10 @@ import pandas as pd
 import pytest
 from dp_frank_wolfe.simulated import COLUMNS, PARTIES, ROWS, WINDOW, Line
 
+from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.tools import run
+from streamfl.dp_frank_wolfe.tools.run import run_fits
+from streamfl.simulation.vertical.table import VerticalTable
 
 CONTRACT = [
     "r2",
@@ -143,6 +146,33 @@ def test_estimators_that_choose_once_are_measured(line: Line, estimator: str) ->
     assert (found["iterations"], found["estimator"]) == (1, estimator)
     assert 0 < found["uplink_numbers"] <= found["uplink_most"]
     assert found["gap"] > -1e-12
+
+
+def test_the_default_estimator_is_the_one_that_serves() -> None:
+    """Protects whoever sets nothing of learning: columns and label have a mean, and it learns more than the
+    paper's algorithm."""
+    random, names = np.random.default_rng(8), ["bank", "shop"]
+    centres, common = np.array([0.5, -0.6, 0.4, 0.3, -0.5, 0.6]), 0.04 * random.normal(size=(3, 6))
+    columns = np.clip(
+        centres + random.normal(size=(2_600, 3)) @ common + 0.15 * random.normal(size=(2_600, 6)), -1, 1
+    )
+    inputs, labels = [columns[:, :3], columns[:, 3:]], 0.5 + (columns - centres) @ [0.5, 0, -0.4, 0.6, 0, 0.3]
+    found = {}
+    learnings: list[dict[str, str]] = [{}, {"estimator": "frank-wolfe"}]
+    for learning in learnings:
+        settings = DPFrankWolfeSettings.model_validate(
+            {
+                "federation": {"name": "f", "parties": names, "columns": dict.fromkeys(names, 3)},
+                "role": {"kind": SERVER},
+                "window": {"rows": 2_000},
+                "privacy": {"epsilon": 8.0, "delta": 1e-5, "insecure_test_noise": True},
+                "learning": learning,
+            }
+        )
+        outcome = run_fits(settings, VerticalTable(inputs, labels, 600))
+        assert outcome.r2 is not None
+        found[learning.get("estimator", "default")] = outcome.r2
+    assert found["default"] > max(0.5, found["frank-wolfe"] + 0.1), found
 
 
 def test_without_rows_to_hold_out_it_says_so(line: Line) -> None:
