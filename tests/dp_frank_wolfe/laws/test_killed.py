@@ -223,6 +223,8 @@ def test_each_window_is_the_fit_of_its_rows() -> None:
         loop.settle()
         assert_is(loop, loop.direct(seed - 3).x)
         kept = [(name, place) for name, one in loop.members.items() for place in one.state]
+        over = (b"window/", b"entity/", b"fit")
+        assert not [key for name, (_, key) in kept if name in loop.parties and key.startswith(over)]
         remembered.append(
             {place for place in kept if not place[1][1].startswith((b"shown/", b"spent/", b"headers/"))}
         )
