@@ -1,13 +1,16 @@
 """Roles with a learner, a step or a fingerprint of a test's own, and for the rest with settings that a user
-could write."""
+could write; and workers of such roles on a memory bus."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import msgspec
+from clock import Clock
 
 from streamfl.pofmkl.client.given import ClientGiven
 from streamfl.pofmkl.client.role import PofmklClient
@@ -16,8 +19,12 @@ from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.server.given import ServerGiven
 from streamfl.pofmkl.server.role import PofmklServer
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import Worker
 
-__all__ = ["new_client", "new_server", "pace", "room", "staleness"]
+__all__ = ["MemoryFederation", "new_client", "new_server", "pace", "room", "staleness"]
 
 
 def staleness(lockstep: bool) -> str:
@@ -111,3 +118,42 @@ def new_server(
     return PofmklServer(
         settings, ServerGiven(step=step or (lambda kernels: AveragedStep(clients)), fingerprints=fingerprints)
     )
+
+
+class MemoryFederation:
+    """Workers of the federation "f" on a memory bus, whose clock is set by hand.
+
+    content: the sections of a client's settings, and of a server's. partitions: of the samples."""
+
+    def __init__(self, content: Mapping[str, Any], partitions: int = 2) -> None:
+        self.content = content
+        self.clock = Clock(1000.0)
+        self.bus = MemoryBus(clock=self.clock)
+        self.workers: list[Worker] = []
+        for kind in ("pofmkl-client", "pofmkl-server"):
+            specs = find_kind(kind).topics(self.settings(kind))
+            self.bus.create([replace(spec, partitions=spec.partitions or partitions) for spec in specs])
+
+    def settings(self, kind: str) -> PofmklSettings:
+        return PofmklSettings.model_validate({**self.content, "role": {"kind": kind}})
+
+    def start(self, kind: str = "pofmkl-client") -> Worker:
+        self.workers.append(build_worker(self.settings(kind), self.bus, clock=self.clock))
+        return self.workers[-1]
+
+    def settle(self) -> None:
+        """Go round until nobody has anything to do."""
+        while sum(worker.step(0.0) for worker in self.workers):
+            pass
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        self.workers.clear()
+
+    def write(self, topic: str, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """rows: keys and contents."""
+        self.bus.write([Outgoing(topic, key.encode(), json.dumps(row).encode()) for key, row in rows])
+
+    def predictions(self) -> list[dict[str, Any]]:
+        return [json.loads(record.value or b"") for record in self.bus.read("f.predictions")]

@@ -146,13 +146,11 @@ def test_a_row_changes_an_estimate_by_no_more_than_is_charged(
     """Protects the estimators' claim: choices, values, rows and products on neighbours cost less together
     than the ledger has."""
     cost = budget(EPSILON, DELTA, ROWS)
-    _, before = transcript(lambda: estimator(windows, cost, 9, 1.0), "learning.selection")
+    _, before = transcript(lambda: estimator(windows, cost, 9, 1.0), "party.selection")
     assert before.choices
     most = 0.0
     for seed in range(4):
         other = neighbours(windows, seed)
-        _, after = transcript(
-            lambda other=other: estimator(other, cost, 9, 1.0), "learning.selection", before
-        )
+        _, after = transcript(lambda other=other: estimator(other, cost, 9, 1.0), "party.selection", before)
         most = max(most, spent(before, after))
     assert 0.1 * cost < most <= cost

@@ -439,7 +439,7 @@ def test_a_manifest_is_refused_where_budget_was_spent_meanwhile(tmp_path: Path) 
     other = Driver(settings(tmp_path, federation={"name": "g"})).begun()
     again = Driver(party.settings, own | ledger_of(other))
     assert reason(again, again.manifest()) == "budget"
-    assert again.task.trouble is None
+    assert again.task.ledger.trouble is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from dp_frank_wolfe.party_driver import Driver, settings
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.dp_frank_wolfe.messages import records_of
 
 
@@ -57,7 +57,7 @@ def test_a_manifest_in_parts_comes_whole_through_a_restart(tmp_path: Path) -> No
 def test_damaged_state_is_refused(tmp_path: Path, key: bytes, value: bytes) -> None:
     """Protects the ledger and the fit from state that no party has written."""
     party = Driver(settings(tmp_path))
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         party.role.restore(StateChange("state", 0, key, value))
 
 

@@ -71,7 +71,7 @@ def life(
     whatever they are."""
     with monkeypatch.context() as patch:
         patch.setattr(IntegerNoise, "add", lambda noise, values, bits: np.arange(len(values), dtype=np.int64))
-        for module in ("party.fit", "learning.selection"):
+        for module in ("party.fit", "party.selection"):
             patch.setattr(
                 f"streamfl.dp_frank_wolfe.{module}.exponential_mechanism", lambda scores, rate: _Fixed()
             )

@@ -60,7 +60,7 @@ def work(bus: Bus, *configurations: Path, done: Callable[[], bool]) -> None:
             worker.close()
 
 
-@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+@pytest.mark.parametrize("scheme", ["kafka"])
 def test_a_backfill_on_a_real_broker(
     scheme: str,
     broker: Broker,
@@ -119,51 +119,3 @@ def test_a_backfill_on_a_real_broker(
         following = connection.follow(f"{name}-readings", patience=20)
         connection.write(f"{name}-readings", [{"site": "north", "x": 0.5}], key="site")
         assert next(following).value == {"site": "north", "x": 0.5}
-
-
-def test_settings_written_from_a_topic_on_a_real_broker(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Protects the first try on Kafka: from a topic of nested records to predictions, by commands and no
-    settings of one's own."""
-    name, url = f"init-{uuid.uuid4().hex[:8]}", f"kafka://{broker.address}"
-    rows = [
-        {
-            "meta": {"site": site, "at": f"2026-11-23T{n:02d}:00:00Z"},
-            "temp": f"{n / 2}",
-            "kind": "ab"[n % 2],
-            "y": n,
-        }
-        for n in range(EACH)
-        for site in SITES
-    ]
-    with streamfl.connect(url) as bus:
-        bus.create(f"{name}-readings", 3)
-        bus.write(f"{name}-readings", rows, key=lambda row: row["meta"]["site"])
-    asked = (
-        "--from-topic",
-        f"{name}-readings",
-        "--url",
-        url,
-        "--client",
-        "meta.site",
-        "--label",
-        "y",
-        "--federation",
-        name,
-    )
-    quick = ("--set", "bus.commit_interval_ms=0", "--set", "learning.features_per_kernel=4")
-    client, server = tmp_path / "client.toml", tmp_path / "server.toml"
-    for arguments in (
-        ("init", client, *asked, *quick),
-        ("init", server, *asked, *quick, "--role", "pofmkl-server"),
-        ("topics", client, "--create"),
-        ("topics", server, "--create"),
-        ("check", client),
-    ):
-        code, _, error = run_command(monkeypatch, capsys, *arguments)
-        assert code == 0, error
-    with closing(connect(url)) as bus:
-        work(bus, server, client, done=lambda: len(list(bus.read(f"{name}.predictions"))) >= len(rows))
-        assert len(list(bus.read(f"{name}.predictions"))) == len(rows)
-        assert not list(bus.read(f"{name}.dead-letters"))

@@ -19,14 +19,15 @@ import numpy as np
 import pytest
 from broker import Broker
 from command_line import make_topics
+from identities import Keys
 
 from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
+from streamfl.pofmkl.messages import MARKER_KEY, SIGNED_KEY, SignedVersion, decode_model_record
 from streamfl.pofmkl.tools.federation import Outcome, simulate
-from streamfl.runtime.bus import Bus, connect
+from streamfl.runtime.bus import Bus, Outgoing, connect
 
-CLIENTS, ROWS = 40, 1_200
+CLIENTS, ROWS = 40, 800
 
 CONFIGURATION = """
 [federation]
@@ -56,7 +57,9 @@ kernels_per_upload = 1
 class Deployment:
     """One federation: its settings file, its data file and its processes."""
 
-    def __init__(self, folder: Path, url: str, inputs: np.ndarray, labels: np.ndarray, preset: str) -> None:
+    def __init__(
+        self, folder: Path, url: str, inputs: np.ndarray, labels: np.ndarray, preset: str, keys: bool = False
+    ) -> None:
         self.name = f"plant-{uuid.uuid4().hex[:8]}"
         self.configuration = folder / "federation.toml"
         self.data = folder / "rows.npz"
@@ -77,6 +80,11 @@ class Deployment:
             )
         )
         np.savez(self.data, X=inputs, y=labels)
+        self._keys: Keys | None = None
+        if keys:
+            self._keys = Keys(folder, self.name)
+            for kind in ("pofmkl-client", "pofmkl-server"):
+                self._keys.add(kind, kind, speaks_for=("*",))
 
     def command(self, *arguments: str, kind: str = "pofmkl-client") -> None:
         """A command that ends by itself, and has to end well."""
@@ -135,8 +143,9 @@ class Deployment:
 
     def applied(self, bus: Bus) -> tuple[int, int]:
         """The model's version and the updates it is made of."""
-        markers = [record for record in bus.read(f"{self.name}.model") if record.key == MARKER_KEY]
-        last = SHARD_VERSION.decode(markers[-1].value)
+        records = [one for one in bus.read(f"{self.name}.model") if one.key in (MARKER_KEY, SIGNED_KEY)]
+        found = decode_model_record(records[-1])
+        last: Any = found.marker if isinstance(found, SignedVersion) else found
         return last.model_version, last.updates
 
     def assignments(self) -> int:
@@ -168,13 +177,19 @@ class Deployment:
         return [sys.executable, "-m", "streamfl", command, str(self.configuration), *options]
 
     def _environment(self, kind: str) -> dict[str, str]:
-        return {**os.environ, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**os.environ, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
+        if self._keys is None:
+            return environment
+        return environment | {
+            "STREAMFL_FEDERATION__MEMBERS": str(self._keys.file),
+            "STREAMFL_IDENTITY__KEY_FILE": str(self._keys.key_file(kind)),
+        }
 
 
 @pytest.fixture
 def deployment(broker: Broker, tmp_path: Path) -> Iterator[Deployment]:
-    """A federation on librdkafka, its topics made."""
-    made = Deployment(tmp_path, f"kafka+librdkafka://{broker.address}", *stream(), "paper")
+    """A federation of members with keys on librdkafka, its topics made."""
+    made = Deployment(tmp_path, f"kafka+librdkafka://{broker.address}", *stream(), "paper", keys=True)
     make_topics(made.configuration)
     make_topics(made.configuration, kind="pofmkl-server")
     yield made
@@ -208,7 +223,8 @@ def check_predictions(
 def test_killed_processes_lose_and_double_nothing(deployment: Deployment) -> None:
     """Protects the deployment as a whole: topics, replay, a server and two clients, and one prediction a
     sample, the right one. And exactly-once and the changelogs: after kill -9 of a client and of the server
-    the run is as if never stopped.
+    the run is as if never stopped. And seals and signatures, which a restart takes back: who has no key is
+    refused.
 
     With kafka-python clients are killed where labels are late, and servers where shards move.
     """
@@ -223,6 +239,8 @@ def test_killed_processes_lose_and_double_nothing(deployment: Deployment) -> Non
         deployment.start("pofmkl-client")
         deployment.wait(bus, ROWS // 2)
         server.kill()
+        one = next(iter(bus.read(f"{deployment.name}.updates")))
+        bus.write([Outgoing(one.topic, one.key, one.value, one.partition)])
         deployment.start("pofmkl-server")
         found = deployment.wait(bus, ROWS)
         expected = deployment.simulated(inputs, labels)
@@ -231,4 +249,6 @@ def test_killed_processes_lose_and_double_nothing(deployment: Deployment) -> Non
         while deployment.applied(bus)[1] < ROWS and time.monotonic() < deadline:
             time.sleep(0.5)
         assert deployment.applied(bus) == (ROWS // CLIENTS, ROWS)
+        letters = [dict(letter.headers)["error"] for letter in bus.read(f"{deployment.name}.dead-letters")]
+        assert letters == [b"unsigned"]
     assert deployment.stop() == [0, 0, 0]

@@ -19,7 +19,7 @@ from pofmkl.integration.test_federation import Deployment
 from streamfl.pofmkl.messages import UPDATE
 from streamfl.runtime.bus import Outgoing
 
-CLIENTS, ROUNDS, DELAY = 40, 60, 20
+CLIENTS, ROUNDS, DELAY = 40, 40, 15
 
 CONFIGURATION = """
 [federation]

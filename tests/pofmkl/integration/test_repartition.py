@@ -32,7 +32,6 @@ from streamfl.runtime.kinds import build_worker
 CLIENTS = [f"press-{number}" for number in range(16)]
 BEFORE, NOW = 4, 8
 SECONDS = 240.0
-SCHEMES = ("kafka", "kafka+librdkafka")
 
 CONFIGURATION = """
 [federation]
@@ -192,7 +191,7 @@ def learnt(bus: Bus, plant: Plant, labels: int) -> dict[tuple[int, str], int]:
             patience.check((sum(found.values()), worker.role.waiting, worker.role.backlog, places))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["kafka+librdkafka"])
 def test_partitions_are_added_under_load_and_every_client_goes_on(
     broker: Broker, scheme: str, tmp_path: Path
 ) -> None:
@@ -258,7 +257,7 @@ def test_partitions_are_added_under_load_and_every_client_goes_on(
         assert "nothing to do" in plant.log.read_text()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["kafka"])
 def test_a_transaction_that_a_killed_command_left_open_hides_nothing(
     broker: Broker, scheme: str, tmp_path: Path
 ) -> None:

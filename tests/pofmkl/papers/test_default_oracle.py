@@ -314,8 +314,10 @@ def damaged(rounds: int, clients: int, rng: np.random.Generator) -> tuple[Floats
     return inputs, labels
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("stream", [independent, time_series, damaged])
+@pytest.mark.parametrize(
+    ("precision", "stream"),
+    [("float32", damaged), ("float64", independent), ("float64", time_series), ("float64", damaged)],
+)
 def test_synthetic_federation_equals_the_equations(precision: str, stream: Any) -> None:
     """Protects every equation of the default preset wherever the data sets are missing, constant columns and
     labels included."""
@@ -330,20 +332,18 @@ def test_what_left_the_ring_is_nobodys_neighbour(monkeypatch: pytest.MonkeyPatch
     replay(*independent(90, 4, np.random.default_rng(7)), "float64")
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_probabilities_equal_the_equations(precision: str) -> None:
+def test_probabilities_equal_the_equations() -> None:
     """Protects the logistic loss: its bounds of a probability, its weights, and a client that sees one class
     only."""
     rng = np.random.default_rng(6)
     inputs = rng.standard_normal((90, 4, 2))
     labels = (inputs[..., 0] + 0.3 * rng.standard_normal((90, 4)) > 0).astype(float)
     labels[:, 2] = 1.0
-    replay(inputs, labels, precision, loss="logistic", size=7)
+    replay(inputs, labels, "float64", loss="logistic", size=7)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["air", "naval"])
+@pytest.mark.parametrize(("name", "precision"), [("air", "float64"), ("naval", "float32")])
 def test_data_sets_equal_the_equations(name: str, precision: str, streams_of_sets: ModuleType) -> None:
     """Protects the default preset on real data, with their rows that come twice and columns of all scales."""
-    inputs, labels, _ = streams_of_sets.make(name, clients=6, samples=60, seed=0)
+    inputs, labels, _ = streams_of_sets.make(name, clients=6, samples=40, seed=0)
     replay(np.swapaxes(inputs, 0, 1), np.swapaxes(labels, 0, 1), precision, features=20)

@@ -14,7 +14,7 @@ from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array, encoded_size
 from streamfl.identity import SEAL_BYTES
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client.bandwidth import TokenBucket, UpdateCost
+from streamfl.pofmkl.client.bandwidth import UpdateCost
 from streamfl.pofmkl.client.role import StepTrace
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.messages import AWAITED, UPDATE, KernelParameters, ShardVersion, Update
@@ -106,7 +106,7 @@ class Run:
 
 @pytest.mark.parametrize(
     ("staleness", "lockstep", "shards"),
-    [(None, False, 1), (None, False, 2), (3, False, 1), (1, True, 1), (1, True, 2)],
+    [(None, False, 2), (3, False, 1), (1, True, 2)],
 )
 @given(events=TIMES, rate=st.floats(60.0, 3000.0), seal_bytes=st.sampled_from([0, SEAL_BYTES]))
 @settings(max_examples=60, deadline=None)
@@ -190,7 +190,7 @@ def test_kernels_follow_from_the_budget() -> None:
     notify_all=st.booleans(),
     sealed=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_cost_is_an_upper_bound_and_a_close_one(
     client: str,
     kernels: list[int],
@@ -237,21 +237,6 @@ def test_the_most_kernels_are_found(budget: float, shards: int, notify_all: bool
     cost = UpdateCost(NAME, ROW_BYTES, shards, notify_all)
     fitting = [count for count in range(1, 52) if cost.bytes_for(count) <= budget]
     assert cost.kernels_within(budget, 51) == max(fitting, default=0)
-
-
-@given(st.lists(st.tuples(st.floats(-0.5, 3.0), st.floats(0.0, 300.0)), max_size=40))
-def test_a_clock_that_steps_back_fills_nothing_twice(steps: list[tuple[float, float]]) -> None:
-    """Protects the bucket itself: over any clock, no more than its depth and the rate of the seconds that
-    truly passed."""
-    bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
-    now = latest = taken = 0.0
-    for seconds, amount in steps:
-        now += seconds
-        latest = max(latest, now)
-        if bucket.take(amount, now):
-            taken += amount
-        assert bucket.tokens >= 0
-        assert taken <= 200.0 + 100.0 * latest + 1e-6
 
 
 SETTINGS = st.sampled_from([None, None, None, 0.0, 3600.0, -3600.0])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
 import numpy as np
-import pytest
-from clock import Clock
-from pofmkl.makers import new_client
+from pofmkl.makers import MemoryFederation, new_client
 
-from streamfl.contract.role import Measurement, Received, Record, Rejection, Send, StateChange, TopicSpec
+from streamfl.contract.role import Measurement, Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.kernels import SQUARE
 from streamfl.pofmkl.client.catch_up import LABELS_A_GRANT, PAUSE_SECONDS
@@ -24,10 +22,7 @@ from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersi
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.runtime.backlog import Backlog
-from streamfl.runtime.bus import Outgoing, Session
-from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.worker import Worker
+from streamfl.runtime.bus import Session
 
 N, PATIENCE = 3, 20.0
 
@@ -319,14 +314,6 @@ def test_a_model_that_was_found_is_no_sign_of_life() -> None:
     assert figure(restarted, "alone") == 0
 
 
-def test_a_clock_that_was_ahead_does_not_spend_or_stretch_the_patience() -> None:
-    """Protects the patience from a clock that is set right: it is counted from then on."""
-    made = role()
-    made.receive(readings("a", 8), 9_000.0)
-    made.receive([], 100.0)
-    assert made.wake_at == 100.0 + PATIENCE / 10
-
-
 def test_a_client_without_bytes_learns_on() -> None:
     """Protects speed under a byte budget: what cannot be sent is in no model, so that nothing is waited
     for."""
@@ -403,37 +390,23 @@ def federation(**learning: Any) -> dict[str, Any]:
         "learning": {"features_per_kernel": 20, **learning},
         "experts": {"local": ["running-mean"]},
         "drift": {"detector": "none"},
+        "bus": {"commit_interval_ms": 0},
     }
 
 
-class Plant:
-    """Workers of a federation on a memory bus whose topic of samples has two partitions."""
+class Plant(MemoryFederation):
+    """A federation whose topic of samples has two partitions."""
 
     def __init__(self, **learning: Any) -> None:
-        self.sections = federation(**learning)
-        self.clock = Clock(1000.0)
-        self.bus = MemoryBus(clock=self.clock)
-        self.bus.create([TopicSpec("readings", 2, False)])
-        self.workers: list[Worker] = []
+        super().__init__(federation(**learning))
 
-    def start(self, kind: str) -> Worker:
-        sections = {**self.sections, "role": {"kind": kind}, "bus": {"commit_interval_ms": 0}}
-        if kind == "pofmkl-server":
-            sections = {name: sections[name] for name in ("federation", "kernels", "learning", "role", "bus")}
-        found = find_kind(kind)
-        settings = found.settings(**sections)
-        missing = [spec for spec in found.topics(settings) if spec.name not in self.bus.describe([spec.name])]
-        self.bus.create([TopicSpec(spec.name, spec.partitions or 2, spec.compacted) for spec in missing])
-        self.workers.append(build_worker(settings, self.bus, clock=self.clock))
-        return self.workers[-1]
-
-    def write(self, rounds: range) -> None:
+    def write_rounds(self, rounds: range) -> None:
         draws = np.random.default_rng(rounds.start)
         for number in rounds:
             for device in range(8):
                 u, v = draws.normal(size=2).tolist()
-                content = {"device": f"d{device}", "n": number, "u": u, "v": v, "y": float(np.sin(u) + v)}
-                self.bus.write([Outgoing("readings", f"d{device}".encode(), json.dumps(content).encode())])
+                row = {"device": f"d{device}", "n": number, "u": u, "v": v, "y": float(np.sin(u) + v)}
+                self.write("readings", [(f"d{device}", row)])
 
     def go(self, steps: int) -> None:
         for _ in range(steps):
@@ -441,7 +414,7 @@ class Plant:
                 worker.step(0.0)
 
     @property
-    def predictions(self) -> list[Prediction]:
+    def predicted(self) -> list[Prediction]:
         return [
             msgspec.json.decode(record.value or b"", type=Prediction)
             for record in self.bus.read("f.predictions")
@@ -452,8 +425,7 @@ def squared_error(predictions: Sequence[Prediction]) -> float:
     return float(np.mean([(one.prediction - (one.label or 0.0)) ** 2 for one in predictions]))
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["server first", "server second"])
-def test_history_costs_no_accuracy(late: bool) -> None:
+def test_history_costs_no_accuracy() -> None:
     """Protects the promise of `simulate`: history in a topic is learnt about as well as the same records when
     they come live."""
     live = Plant()
@@ -461,58 +433,29 @@ def test_history_costs_no_accuracy(late: bool) -> None:
     live.start("pofmkl-client")
     live.go(4)
     for number in range(60):
-        live.write(range(number, number + 1))
+        live.write_rounds(range(number, number + 1))
         live.go(3)
     behind = Plant()
     for number in range(60):
-        behind.write(range(number, number + 1))
-    if late:
-        behind.start("pofmkl-client")
-        behind.go(30)
-        assert len(behind.predictions) == 8, "one of each client, while nobody has answered"
-        behind.start("pofmkl-server")
-    else:
-        behind.start("pofmkl-server")
-        behind.go(4)
-        behind.start("pofmkl-client")
+        behind.write_rounds(range(number, number + 1))
+    behind.start("pofmkl-client")
+    behind.go(30)
+    assert len(behind.predicted) == 8, "one of each client, while nobody has answered"
+    behind.start("pofmkl-server")
     behind.go(400)
-    assert len(live.predictions) == len(behind.predictions) == 480
-    by_version = Counter(one.model_version for one in behind.predictions)
+    assert len(live.predicted) == len(behind.predicted) == 480
+    by_version = Counter(one.model_version for one in behind.predicted)
     assert by_version[0] <= 16
-    assert squared_error(behind.predictions) < 1.1 * squared_error(live.predictions)
+    assert squared_error(behind.predicted) < 1.1 * squared_error(live.predicted)
     at_once = Plant(catch_up_samples=0)
     for number in range(60):
-        at_once.write(range(number, number + 1))
+        at_once.write_rounds(range(number, number + 1))
     at_once.start("pofmkl-client")
     at_once.start("pofmkl-server")
     at_once.go(100)
-    assert squared_error(at_once.predictions) > 1.5 * squared_error(behind.predictions), (
+    assert squared_error(at_once.predicted) > 1.5 * squared_error(behind.predicted), (
         "the data does not tell them apart"
     )
-
-
-@pytest.mark.long
-def test_restarts_in_the_middle_change_nothing() -> None:
-    """Protects a backlog from a worker that is replaced every few steps: order, count and pace of each client
-    stay."""
-    plant = Plant()
-    plant.write(range(40))
-    plant.start("pofmkl-server")
-    plant.start("pofmkl-client")
-    for _ in range(60):
-        plant.go(3)
-        plant.workers.pop(1).close()
-        plant.start("pofmkl-client")
-    plant.go(200)
-    by_client: dict[str, list[Prediction]] = defaultdict(list)
-    for one in plant.predictions:
-        by_client[one.client].append(one)
-    assert {len(own) for own in by_client.values()} == {40}
-    for own in by_client.values():
-        versions = [cast(int, one.model_version) for one in own]
-        assert versions == sorted(versions)
-        granted = Counter(versions[:LABELS_A_GRANT])
-        assert max(granted.values()) == 1, "a restart granted labels anew"
 
 
 def test_a_federation_without_a_server_learns_all_the_same() -> None:
@@ -521,10 +464,10 @@ def test_a_federation_without_a_server_learns_all_the_same() -> None:
     plant = Plant(catch_up_patience_seconds=10.0)
     client = plant.start("pofmkl-client")
     for number in range(60):
-        plant.write(range(number, number + 1))
+        plant.write_rounds(range(number, number + 1))
         plant.go(2)
         plant.clock.now += 1.0
-    alone = plant.predictions
+    alone = plant.predicted
     assert len(alone) == 480
     labels = np.array([one.label or 0.0 for one in alone])
     assert squared_error(alone[240:]) < 0.5 * labels.var(), "it does not learn without a server"
@@ -534,7 +477,7 @@ def test_a_federation_without_a_server_learns_all_the_same() -> None:
     plant.start("pofmkl-server")
     plant.go(20)
     assert len(own_steps) == 0
-    plant.write(range(60, 61))
+    plant.write_rounds(range(60, 61))
     plant.go(4)
-    versions = Counter(one.model_version for one in plant.predictions)
+    versions = Counter(one.model_version for one in plant.predicted)
     assert versions == {0: 480, 480: 8}, "all updates of the silence are in the model, once"

@@ -32,13 +32,8 @@ def rows(count: int = 60) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 @pytest.mark.parametrize(
     "labels",
     [
-        (False, True),
-        (0, 1),
         ("no", "yes"),
-        (-3, 5),
         (2.0, 7.0),
-        (np.str_("a"), np.str_("b")),
-        ((1, 2), (3, 4)),
     ],
 )
 def test_two_classes_have_any_names(labels: tuple[Any, Any]) -> None:
@@ -115,7 +110,7 @@ def test_tables_of_each_library_are_learnt_alike(estimator: Any) -> None:
         else np.where(numbers > 0.5, "high", np.where(numbers < -0.5, "low", "middle"))
     )
     tables: list[tuple[Any, Any, type]] = [
-        (pd.DataFrame(inputs, columns=["0", "1"]), pd.Series(labels, name="t"), pd.Series),
+        (pd.DataFrame(inputs, range(500, 560), ["0", "1"]), pd.Series(labels, name="t"), pd.Series),
         (pl.DataFrame(inputs, schema=["0", "1"]), pl.Series("t", labels), pl.Series),
         (inputs, labels, np.ndarray),
         (inputs, labels.tolist(), np.ndarray),
@@ -130,6 +125,8 @@ def test_tables_of_each_library_are_learnt_alike(estimator: Any) -> None:
         predicted = many.predict_many(table)
         assert isinstance(predicted, kind)
         assert [*predicted] == expected
+        if isinstance(table, pd.DataFrame):
+            assert predicted.index.equals(table.index)
         if kind is np.ndarray:
             # Their columns are 0 and 1.
             assert many.predict_one(dict(enumerate(inputs[0].tolist()))) == expected[0]

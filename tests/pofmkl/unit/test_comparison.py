@@ -14,9 +14,7 @@ from command_line import run_command
 from streamfl.contract.role import ConfigurationError
 from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.pofmkl.config import DriftSection, ExpertsSection, PofmklSettings
-from streamfl.pofmkl.tools.alone import alone
 from streamfl.pofmkl.tools.comparison import Problem, compare, method_names, settings_of
-from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.tools.federation import simulate
 
 SAMPLES, CLIENTS = 30, 3
@@ -53,17 +51,6 @@ def test_every_method_predicts_before_it_sees_the_label() -> None:
     for one, two in zip(compare(whole, method_names()), compare(other, method_names()), strict=True):
         np.testing.assert_array_equal(one.predictions[:21], two.predictions[:21], err_msg=one.name)
         assert not np.array_equal(one.predictions[21:], two.predictions[21:]), one.name
-
-
-def test_errors_are_of_the_labels_of_the_learning_scale() -> None:
-    """Protects the table: a method whose error is in another unit than its neighbours' cannot be compared."""
-    given = problem()
-    scaled = (given.labels + 2.0) / 8.0
-    for contender in compare(given, method_names()):
-        np.testing.assert_allclose(
-            contender.squared_errors, (contender.predictions - scaled) ** 2, err_msg=contender.name
-        )
-        assert contender.squared_errors.shape == (SAMPLES, CLIENTS)
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
@@ -122,42 +109,6 @@ def test_what_is_sent_fits_the_other_dictionary() -> None:
     assert (found.uplink.kernels_per_upload, found.federation.shards, found.kernel_count) == (24, 24, 24)
 
 
-def test_learning_alone_sends_nothing_and_hears_nobody() -> None:
-    """Protects the yardstick 'local': a client's predictions must not depend on the other clients'
-    samples."""
-    given = problem()
-    (together,) = compare(given, ["local"])
-    alone = Problem(given.settings, given.inputs[:, :1], given.labels[:, :1])
-    (first,) = compare(alone, ["local"])
-    np.testing.assert_array_equal(together.predictions[:, 0], first.predictions[:, 0])
-    assert together.uplink_bytes == 0
-
-
-def test_trivial_challengers_are_what_they_are_called() -> None:
-    """Protects the two yardsticks that embarrass most learners."""
-    mean, last = challenger("running-mean"), challenger("last-label")
-    seen: list[tuple[float, float]] = []
-    for label in (4.0, 1.0, 7.0):
-        seen.append((mean.predict({}), last.predict({})))
-        for one in (mean, last):
-            one.learn({}, label)
-    assert seen == [(0.0, 0.0), (4.0, 4.0), (2.5, 1.0)]
-    assert (mean.predict({}), last.predict({})) == (4.0, 7.0)
-
-
-@pytest.mark.parametrize("name", challenger_names())
-def test_challengers_stay_between_the_labels_that_they_have_seen(name: str) -> None:
-    """Protects the comparison from a linear model's first steps, which are off by orders of magnitude."""
-    one = challenger(name)
-    generator = np.random.Generator(np.random.PCG64(1))
-    labels = generator.uniform(-3.0, 2.0, size=25)
-    for number, label in enumerate(labels.tolist()):
-        inputs = dict(enumerate((1e3 * generator.normal(size=2)).tolist()))
-        if number:
-            assert labels[:number].min() <= one.predict(inputs) <= labels[:number].max()
-        one.learn(inputs, label)
-
-
 def test_a_wrong_method_is_told_before_anything_runs() -> None:
     """Protects a user's minutes: a mistyped last name must not end a long run."""
     began: list[str] = []
@@ -202,19 +153,6 @@ def test_a_late_challenger_is_told_each_sample_with_its_own_label(name: str) -> 
                 learner.learn(dict(enumerate(inputs[earlier, client])), labels[earlier, client])
             expected = learner.predict(dict(enumerate(inputs[number, client])))
             assert found.predictions[number, client] == pytest.approx(expected, abs=1e-12)
-
-
-def test_labels_at_once_are_a_delay_of_nothing() -> None:
-    """Protects the two tables from disagreeing where they meet: the default and its lone clients called with
-    a delay of 0."""
-    given = problem()
-    inputs, labels = given.scaled()
-    (default,), (local,) = compare(given, ["default"]), compare(given, ["local"])
-    names = given.client_names()
-    np.testing.assert_allclose(
-        default.predictions, federated(given.settings, inputs, labels, names, 0), atol=1e-9
-    )
-    np.testing.assert_array_equal(local.predictions, alone(given.settings, inputs, labels, 0))
 
 
 def test_methods_that_need_labels_at_once_say_so() -> None:

@@ -9,12 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, SQUARE
-from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Batch
 from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
-from streamfl.pofmkl.tools.direct import federated
 
 Floats = NDArray[np.float64]
 Stream = tuple[Floats, Floats]
@@ -35,11 +33,6 @@ def alternating_labels() -> Stream:
     return plain()[0], 1000.0 * (-1.0) ** np.arange(ROUNDS)
 
 
-def huge_inputs() -> Stream:
-    inputs, labels = plain()
-    return 1e17 * inputs, labels
-
-
 def largest_inputs() -> Stream:
     return np.where(plain(1)[0] > 0, 9.9e17, -9.9e17), plain()[1]
 
@@ -53,10 +46,6 @@ def jumping_column() -> Stream:
     inputs, labels = plain()
     inputs[ROUNDS // 2 :, 1] += 1e12
     return inputs, labels
-
-
-def one_column() -> Stream:
-    return plain(1)
 
 
 def no_inputs() -> Stream:
@@ -81,11 +70,9 @@ def wide_and_huge() -> Stream:
 STREAMS: list[Callable[[], Stream]] = [
     constant_labels,
     alternating_labels,
-    huge_inputs,
     largest_inputs,
     tiny_inputs,
     jumping_column,
-    one_column,
     no_inputs,
     one_sample,
     labels_late,
@@ -94,9 +81,14 @@ STREAMS: list[Callable[[], Stream]] = [
 
 
 @pytest.mark.long
-# Each number in each precision would take twice the time; a batch is worth its samples by a law of its own.
-@pytest.mark.parametrize(("together", "precision"), [(1, np.float64), (60, np.float32)])
-@pytest.mark.parametrize("stream", STREAMS)
+# Each stream in each precision would take twice the time; a batch is worth its samples by a law of its own.
+@pytest.mark.parametrize(
+    ("stream", "together", "precision"),
+    [
+        (stream, *((60, np.float32), (1, np.float64))[number % 4 == 3])
+        for number, stream in enumerate(STREAMS)
+    ],
+)
 def test_hostile_input_gives_finite_predictions(
     stream: Callable[[], Stream], together: int, precision: type
 ) -> None:
@@ -140,35 +132,3 @@ def test_hostile_input_gives_finite_predictions(
         assert np.isfinite(theta).all()
         learnt = np.isfinite(labels).sum()
         assert learner.sums([row])[0, :2].tolist() == [len(inputs), learnt]
-
-
-@pytest.mark.long
-def test_a_long_stream_with_a_drift_recovers() -> None:
-    """Protects deployments: after 1,500 samples all labels change their sign, and the error comes back near
-    what it was.
-
-    Near: the least squares at the server hardly forget, so that what the kernels say is halfway for long; the
-    ridge makes it good."""
-    rounds, drift, clients = 7_000, 1_500, 2
-    settings = PofmklSettings.model_validate(
-        {
-            "federation": {"name": "drift", "clients": clients},
-            "role": {"kind": "pofmkl-client"},
-            "learning": {"features_per_kernel": 10},
-            "kernels": {"views": ["standardised", "centred-lags"], "bandwidths": [1.4]},
-            "experts": {"local": ["running-mean", "last-label"]},
-        }
-    )
-    rng = np.random.default_rng(3)
-    inputs = rng.standard_normal((rounds, clients, 2))
-    labels = np.sin(inputs[..., 0]) + 0.1 * rng.standard_normal((rounds, clients))
-    labels[drift:] *= -1
-    predictions = federated(settings, inputs, labels, ["a", "b"])
-    assert np.isfinite(predictions).all()
-    errors = np.square(predictions - labels)
-    before = errors[drift - 1000 : drift].mean()
-    drifting = errors[drift : drift + 50].mean()
-    after = errors[-2000:].mean()
-    assert before < 0.1 * labels.var()
-    assert drifting > 2 * before
-    assert after < 1.5 * before

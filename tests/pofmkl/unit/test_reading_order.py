@@ -3,29 +3,21 @@ topics; and neither input waits for ever."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from clock import Clock
-from pofmkl.makers import new_client
+from pofmkl.makers import MemoryFederation, new_client
 
 from streamfl.contract.role import Received, Record
 from streamfl.kernels import SQUARE
 from streamfl.pofmkl.client.role import PofmklClient
-from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.worker import Worker
 
 PATIENCE = 30.0
 Row = tuple[str, str, tuple[float, float], float]
@@ -41,8 +33,8 @@ def rows(count: int, clients: Sequence[str] = "abcd") -> list[Row]:
     ]
 
 
-class Federation:
-    """A worker of clients and a server on a memory bus of one partition, and a clock that is set by hand."""
+class Federation(MemoryFederation):
+    """A worker of clients and a server on topics of one partition."""
 
     def __init__(self, **sections: dict[str, Any]) -> None:
         content: dict[str, dict[str, Any]] = {
@@ -62,61 +54,33 @@ class Federation:
             content[name] = content.get(name, {}) | section
         if "label" in content["samples"]:
             del content["labels"]
-        self.clock = Clock(1000.0)
-        self.bus = MemoryBus(clock=self.clock)
-        self.workers: dict[str, Worker] = {}
-        self._content = content
-        for kind in ("pofmkl-client", "pofmkl-server"):
-            specs = find_kind(kind).topics(self._settings(kind))
-            self.bus.create([replace(spec, partitions=spec.partitions or 1) for spec in specs])
-
-    def _settings(self, kind: str) -> PofmklSettings:
-        return PofmklSettings.model_validate({**self._content, "role": {"kind": kind}})
-
-    def start(self, *kinds: str) -> None:
-        for kind in kinds:
-            self.workers[kind] = build_worker(self._settings(kind), self.bus, clock=self.clock)
-
-    def close(self) -> None:
-        for worker in self.workers.values():
-            worker.close()
+        super().__init__(content, partitions=1)
 
     def samples(self, found: Iterable[Row]) -> None:
-        self._write(
+        self.write(
             "samples",
             [(name, {"id": id, "inputs": inputs, "y": label}) for name, id, inputs, label in found],
         )
 
     def labels(self, found: Iterable[Row]) -> None:
-        self._write("labels", [(name, {"id": id, "y": label}) for name, id, _, label in found])
+        self.write("labels", [(name, {"id": id, "y": label}) for name, id, _, label in found])
 
-    def _write(self, topic: str, contents: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        self.bus.write(
-            [Outgoing(topic, name.encode(), json.dumps(content).encode()) for name, content in contents]
-        )
-
-    def settle(self) -> None:
-        """Go round until nobody has anything to do."""
-        moved = True
-        while moved:
-            moved = sum(worker.step(0.0) for worker in self.workers.values()) > 0
-
-    def predictions(self) -> dict[str, dict[str, Any]]:
-        """By sample; each was predicted once."""
-        found = [json.loads(record.value or b"") for record in self.bus.read("f.predictions")]
+    def by_sample(self) -> dict[str, dict[str, Any]]:
+        """Each was predicted once."""
+        found = self.predictions()
         assert max(Counter(one["sample"] for one in found).values(), default=1) == 1
         return {one["sample"]: one for one in found}
 
     def on_version_zero(self) -> int:
-        return sum(one["model_version"] == 0 for one in self.predictions().values())
+        return sum(one["model_version"] == 0 for one in self.predictions())
 
     def figure(self, name: str) -> float:
-        return sum(one.value for one in self.workers["pofmkl-client"].role.measure() if one.name == name)
+        return sum(one.value for one in self.workers[0].role.measure() if one.name == name)
 
     @property
     def ahead(self) -> set[str]:
         """The inputs that wait."""
-        return {channel for channel, _ in self.workers["pofmkl-client"].role.ahead}  # type: ignore[attr-defined]
+        return {channel for channel, _ in self.workers[0].role.ahead}  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -128,7 +92,7 @@ def made() -> Iterator[list[Federation]]:
 
 
 def error(federation: Federation, of: Sequence[Row]) -> float:
-    predictions = federation.predictions()
+    predictions = federation.by_sample()
     return float(np.sqrt(np.mean([(predictions[id]["prediction"] - label) ** 2 for _, id, _, label in of])))
 
 
@@ -150,22 +114,24 @@ def test_a_history_is_learnt_while_it_is_predicted(
     made.append(federation := Federation(**sections))
     federation.samples(history)
     federation.labels(history)
-    federation.start("pofmkl-client", "pofmkl-server")
+    federation.start()
+    federation.start("pofmkl-server")
     federation.settle()
-    assert len(federation.predictions()) == 240
+    assert len(federation.by_sample()) == 240
     assert federation.figure("labels") == 240
     assert federation.figure("unused_labels") == federation.figure("unlearnt_samples") == 0
     assert federation.on_version_zero() <= 10
     made.append(together := Federation(**sections, samples={"label": "y"}))
     together.samples(history)
-    together.start("pofmkl-client", "pofmkl-server")
+    together.start()
+    together.start("pofmkl-server")
     together.settle()
     assert error(federation, history) < 1.05 * error(together, history)
     assert not federation.ahead
     # A live sample does not wait for its label.
     federation.samples([("a", "live", (0.1, 0.2), 0.0)])
     federation.settle()
-    assert "live" in federation.predictions()
+    assert "live" in federation.by_sample()
 
 
 @pytest.mark.parametrize("whose", ["of a client without samples", "of samples that were deleted"])
@@ -180,9 +146,10 @@ def test_labels_that_no_sample_has_stop_no_history(made: list[Federation], whose
         federation.clock.now += 1
         federation.samples([row])
         federation.labels([row])
-    federation.start("pofmkl-client", "pofmkl-server")
+    federation.start()
+    federation.start("pofmkl-server")
     federation.settle()
-    assert len(federation.predictions()) == 200
+    assert len(federation.by_sample()) == 200
     # Where the old labels are of its clients, 50 samples have to miss theirs before those are given up.
     missed = 0 if "client" in whose else 60
     assert federation.figure("labels") >= 200 - missed
@@ -195,9 +162,10 @@ def test_samples_without_labels_are_predicted(made: list[Federation]) -> None:
     made.append(federation := Federation())
     federation.samples(history)
     federation.labels(history[200::5])
-    federation.start("pofmkl-client", "pofmkl-server")
+    federation.start()
+    federation.start("pofmkl-server")
     federation.settle()
-    assert len(federation.predictions()) == 300
+    assert len(federation.by_sample()) == 300
     assert federation.figure("labels") == 20
 
 
@@ -206,16 +174,16 @@ def test_samples_do_not_wait_for_labels_of_earlier_samples(made: list[Federation
     are a backlog, but of samples that were predicted."""
     yesterday, today = rows(200), [(name, f"today {id}", x, y) for name, id, x, y in rows(60)]
     made.append(federation := Federation())
-    federation.start("pofmkl-client")
+    federation.start()
     federation.samples(yesterday)
     federation.settle()
-    assert len(federation.predictions()) == 200
+    assert len(federation.by_sample()) == 200
     federation.close()
     federation.labels(yesterday)
     federation.samples(today)
-    federation.start("pofmkl-client")
+    federation.start()
     federation.settle()
-    assert len(federation.predictions()) == 260
+    assert len(federation.by_sample()) == 260
     # No version of the model has come.
     assert federation.figure("labels") < 20
     federation.start("pofmkl-server")
@@ -230,13 +198,13 @@ def test_without_a_server_a_history_is_predicted_after_the_patience(made: list[F
     made.append(federation := Federation())
     federation.samples(history)
     federation.labels(history)
-    federation.start("pofmkl-client")
+    federation.start()
     federation.settle()
-    assert len(federation.predictions()) < 50
+    assert len(federation.by_sample()) < 50
     for _ in range(3):
         federation.clock.now += PATIENCE
         federation.settle()
-    assert len(federation.predictions()) == 200
+    assert len(federation.by_sample()) == 200
     assert federation.figure("labels") == 200
 
 

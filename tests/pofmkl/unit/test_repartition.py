@@ -268,8 +268,7 @@ def die_at(fatal: int, after: bool, plant: Plant, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("labels", KINDS)
+@pytest.mark.parametrize(("labels", "after"), [("with their samples", False), ("late", True)])
 def test_a_command_that_is_killed_anywhere_is_run_again(
     labels: str, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

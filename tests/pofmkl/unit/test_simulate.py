@@ -80,21 +80,20 @@ def settings(**sections: Any) -> PofmklSettings:
     return PofmklSettings.model_validate(content)
 
 
-@pytest.mark.parametrize("command", ["simulate", "replay"])
-@pytest.mark.parametrize("data", ["river:AirlinePassengers", "river:WaterFlow", "only.csv", "only.parquet"])
+@pytest.mark.parametrize(("command", "data"), [("simulate", "river:WaterFlow"), ("replay", "only.csv")])
 def test_data_with_nothing_to_learn_from_is_said_to_be(line: Line, command: str, data: str) -> None:
     """Protects whoever brings a series of labels alone from a message about concatenating arrays."""
     only = pd.DataFrame({"y": np.arange(20.0)})
     only.to_csv(line.folder / "only.csv", index=False)
-    only.to_parquet(line.folder / "only.parquet")
     location = data if data.startswith("river:") else line.folder / data
     code, out, error = line(command, "--data", location, "--label", "y")
     assert (code, out) == (5, "")
     assert "no numeric column besides y" in error
 
 
-@pytest.mark.parametrize("command", ["simulate", "replay"])
-@pytest.mark.parametrize("shape", [(20, 0), (20, 2, 2), ()])
+@pytest.mark.parametrize(
+    ("command", "shape"), [("simulate", (20, 0)), ("replay", (20, 2, 2)), ("simulate", ())]
+)
 def test_inputs_that_are_no_matrix_are_refused(line: Line, command: str, shape: tuple[int, ...]) -> None:
     """Protects against learning from the archive's other arrays in place of a matrix that was meant."""
     np.savez(line.folder / "data.npz", X=np.zeros(shape), y=np.arange(20.0), aside=np.arange(20.0))
@@ -103,7 +102,7 @@ def test_inputs_that_are_no_matrix_are_refused(line: Line, command: str, shape: 
     assert "X must be 2-D" in error
 
 
-@pytest.mark.parametrize("clients", [21, 99999999999999999999])
+@pytest.mark.parametrize("clients", [21])
 def test_more_clients_than_rows_are_refused(line: Line, clients: int) -> None:
     """Protects a typing error from a message about array shapes."""
     data = str(line.csv(x=np.arange(20.0), y=np.arange(20.0)))
@@ -111,8 +110,15 @@ def test_more_clients_than_rows_are_refused(line: Line, clients: int) -> None:
         deal(data, "y", clients, None)
 
 
-@pytest.mark.parametrize("devices", [["pump", "valve", None], [3, 4, None]])
-@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+@pytest.mark.parametrize(
+    ("devices", "ending"),
+    [
+        ([3, 4, None], "csv"),
+        (["pump", "valve", None], "parquet"),
+        (["pump", "valve", None], "npz"),
+        ([3, 4, None], "npz"),
+    ],
+)
 def test_rows_without_a_client_are_left_out_and_counted(line: Line, devices: list[Any], ending: str) -> None:
     """Protects the figures from clients that are gaps in a file, one each, and the topic from a client called
     nan."""
@@ -250,8 +256,7 @@ def test_numbers_too_large_to_scale_are_refused(line: Line, columns: dict[str, A
     assert expected in error
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e200, 1e305])
-@pytest.mark.parametrize("staleness", ["lockstep", "async"])
+@pytest.mark.parametrize(("unit", "staleness"), [(1.0, "async"), (1e305, "lockstep")])
 def test_divergence_is_said_in_every_unit(
     line: Line, monkeypatch: pytest.MonkeyPatch, unit: float, staleness: str
 ) -> None:

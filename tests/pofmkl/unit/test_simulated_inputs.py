@@ -133,27 +133,9 @@ def test_tables_of_another_shape_are_refused_with_the_reason(
     assert expected in err
 
 
-def test_compare_takes_them_too(
-    tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Protects the choice between methods: all see the same numbers."""
-    arguments = run(tmp_path, table, CONFIG + INPUTS, "compare", "--methods", "default,running-mean,linear")
-    code, out, err = run_command(monkeypatch, capsys, *arguments)
-    assert code == 0, err
-    assert len(json.loads(out)["methods"]) == 3
-
-
-@pytest.mark.parametrize(
-    "sections",
-    [
-        '[predictions]\nformat = "msgpack"',
-        '[predictions]\nformat = "avro"\nregistry = {url = "http://127.0.0.1:9"}',
-    ],
-)
 def test_how_topics_are_written_is_nothing_to_a_simulation(
     tmp_path: Path,
     table: pd.DataFrame,
-    sections: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -162,6 +144,7 @@ def test_how_topics_are_written_is_nothing_to_a_simulation(
     config = CONFIG.replace(
         'topic = "readings"', 'topic = "readings"\nformat = "csv"\ncolumns = ["device", "y"]'
     )
+    sections = '[predictions]\nformat = "avro"\nregistry = {url = "http://127.0.0.1:9"}'
     plain = run_command(monkeypatch, capsys, *run(tmp_path, table, CONFIG + INPUTS, "simulate"))
     code, out, err = run_command(
         monkeypatch, capsys, *run(tmp_path, table, config + INPUTS + sections, "simulate")

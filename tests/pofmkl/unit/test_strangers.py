@@ -3,7 +3,6 @@ dimension, the model."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 from pofmkl.makers import new_server, staleness
 
 from streamfl.contract.role import (
+    BadRecord,
     ConfigurationError,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -335,22 +334,12 @@ def test_who_was_seen_by_a_clock_that_was_ahead_does_not_stay_for_ever() -> None
     members.note("a", 1, 1, 1_000_000.0, 1_000_000.0, True)
     members.set_back(1000.0)
     for now in (1000.0, 1000.0 + DAY - 1):
-        with pytest.raises(PeerError, match="too_many_clients"):
+        with pytest.raises(BadRecord, match="too_many_clients"):
             members.make_room("b", now, True)
     assert members.make_room("b", 1000.0 + DAY, True) == "a"
 
 
 # ---- the dimension
-
-
-def test_the_first_message_does_not_fix_the_dimension() -> None:
-    """Protects a new federation: what is configured counts, an update of another dimension is refused and
-    remembered nowhere."""
-    role, state = server(), State()
-    first = role.receive([update("x", 1, dimension=7), update("y", 1, dimension=7, kernels=())], 1000.0)
-    assert reasons(first) == ["configuration", "configuration"]
-    assert role.receive([update("a", 1)], 1000.0) == []
-    assert marker_of(remember(role, state)).dimension == 2
 
 
 def test_a_new_server_without_features_ends_with_what_to_add() -> None:
@@ -536,7 +525,7 @@ def publish(model: ModelTable, version: int, updates: int | None = None, value: 
     for message in (KernelParameters(VERSION, 0, encode_array(np.full(ROW, value, np.float32))), marker):
         try:
             model.apply(message, 0)
-        except PeerError as error:
+        except BadRecord as error:
             refused.append(error.reason)
     return refused
 
@@ -577,19 +566,3 @@ def test_parameters_that_cannot_be_are_refused_and_told() -> None:
     assert publish(model, 7, value=2.0) == []
     assert float(model.parameters[0, 0]) == 2.0
     assert table_is_in_use(model)
-
-
-def test_every_record_that_mends_is_one_that_clients_take() -> None:
-    """Protects the way back: what the server publishes anew is taken by a client that a stranger led
-    astray."""
-    role, state, model = server(targets=True), State(), ModelTable(KERNELS, ROW, 2, 1, 0, np.float32)
-    role.receive([update("a", 1, kernels=(0, 1, 2), step=0.1)], 1000.0)
-    remember(role, state)
-    model.apply(ShardVersion(VERSION, 0, 2, 0, 10**6, 10**6), 0)
-    role.receive([update("a", 2, 10**6, kernels=(0,), step=0.1)], 1000.0)
-    for change in itertools.chain(remember(role, state)):
-        if change.channel == "model":
-            model.apply(decode_model(change.key, change.value), 0)
-    assert (model.versions, model.trouble) == ((2,), None)
-    for kernel in range(KERNELS):
-        np.testing.assert_array_equal(model.parameters[kernel], parameters_in(state, kernel))

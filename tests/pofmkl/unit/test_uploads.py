@@ -72,19 +72,6 @@ def test_an_upload_ends_at_a_tick_once_its_time_has_come() -> None:
     assert role.wake_at > 12.5
 
 
-def test_a_clock_that_was_ahead_holds_no_upload_up() -> None:
-    """Protects learning from a clock that is set back: what was gathered goes out within the upload interval
-    all the same."""
-    role = client()
-    role.receive([sample("a", 0)], 3600.0)
-    assert role.receive([], 10.0) == []
-    assert role.wake_at == 11.0
-    restored = client()
-    for change in role.changed_state():
-        restored.restore(change)
-    assert updates(restored.receive([], 11.0)) == [("a", 1, 0)]
-
-
 def test_an_upload_that_begins_where_one_ended_is_sent_once() -> None:
     """Protects against an upload sent twice, or a client that fails, when the clock stands still between two
     uploads."""

@@ -12,19 +12,16 @@ import pytest
 from numpy.typing import NDArray
 from river import linear_model, preprocessing
 
-from streamfl.kernels import LOGISTIC, SQUARE, Loss
+from streamfl.kernels import SQUARE, Loss
 from streamfl.learning.challengers import LastLabel
-from streamfl.learning.own_models import ModelFailures
 from streamfl.pofmkl.learning import windowed
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Batch, Learnt
 from streamfl.pofmkl.learning.neighbours import Projection
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
-from streamfl.pofmkl.learning.windowed import ChangeDetector, RiverExperts, Windowed, risen_since
-from streamfl.pofmkl.metrics import OwnModelMetrics
+from streamfl.pofmkl.learning.windowed import ChangeDetector, Windowed, risen_since
 
 Floats = NDArray[np.float64]
-RIVER = ("linear", "hoeffding", "knn")
 
 
 def learner(dimension: int = 3, loss: Loss = SQUARE, **options: Any) -> DefaultLearner:
@@ -88,19 +85,6 @@ def test_window_is_the_latest_period_to_two_periods() -> None:
             assert seldom.at(1, kept, count).fed == expected
     often.forget(1)
     assert often.at(1, np.zeros((ring, 1), np.float32), 2).fed == [0.0, 0.0]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("loss", [SQUARE, LOGISTIC], ids=["square", "logistic"])
-@pytest.mark.parametrize("cut", [100, 300, 333])
-def test_restored_goes_on_as_if_never_stopped(loss: Loss, cut: int) -> None:
-    """Protects a restart with River's models among the experts: predictions and weights afterwards are equal,
-    bit for bit."""
-    inputs, labels = stream(samples=450)
-    if loss is LOGISTIC:
-        labels = np.where(np.isnan(labels), np.nan, (labels > 0.3).astype(float))
-    options: dict[str, Any] = {"loss": loss, "river": RIVER, "detector": "adwin"}
-    assert_same_after_restart(inputs, labels, cut, options)
 
 
 def assert_same_after_restart(
@@ -208,17 +192,6 @@ def test_expert_that_raises_is_replaced_by_the_running_mean(
     assert "too large" in caplog.text
 
 
-def test_expert_that_gives_no_number_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An infinite prediction must not count as an opinion."""
-    monkeypatch.setattr(LastLabel, "predict", lambda self, inputs: np.inf)
-    failures = ModelFailures("expert", ["last-label"])
-    experts = RiverExperts({0: "last-label"}, "square", 1, 1, failures)
-    experts.learn(np.array([0.0, 1.0], np.float32))
-    assert np.isnan(experts.predict(np.array([0.0], np.float32))[0])
-    counts = {item.labels[1][1]: item.value for item in failures.measure(OwnModelMetrics.expert_failures)}
-    assert {reason for reason, count in counts.items() if count} == {"no_number"}
-
-
 def test_rise_is_dated_to_the_sample() -> None:
     """A date that is too early keeps samples that are no longer true."""
     rng = np.random.default_rng(0)
@@ -259,11 +232,10 @@ print(river.drift.adwin.ADWIN is ADWIN, ADWIN.__name__ == type(detector._adwin).
 
 
 @pytest.mark.parametrize("dimension", [16, 520, 2000])
-@pytest.mark.parametrize("river", [(), RIVER])
-def test_state_of_a_client_stays_within_64_kilobytes(dimension: int, river: tuple[str, ...]) -> None:
+def test_state_of_a_client_stays_within_64_kilobytes(dimension: int) -> None:
     """Protects the bound that memory and changelogs are planned with, at the default's 24 kernels."""
     features = ViewedFeatures(VIEWS, (0.35, 0.5, 0.7, 1.4, 2.8, 5.6), 2, dimension, seed=4, dtype=np.float32)
-    one = DefaultLearner(features=features, loss=SQUARE, seed=4, river=river, detector="adwin")
+    one = DefaultLearner(features=features, loss=SQUARE, seed=4, detector="adwin")
     row = one.borrow()
     known = one.snapshot(row)
     assert (
