@@ -46,7 +46,8 @@ def settings_of(
     if folder is None:
         privacy.setdefault("insecure_test_noise", privacy["epsilon"] != float("inf"))
     elif member != SERVER_MEMBER:
-        privacy |= {"ledger": f"data-{member}", "ledger_file": str(folder / f"{member}.ledger")}
+        privacy["ledger"] = f"{privacy.get('ledger', 'data')}-{member}"
+        privacy["ledger_file"] = str(folder / f"{member}-{privacy['ledger']}")
         privacy["secret_file"] = str(_secret(folder, member))
         if not Path(privacy["ledger_file"]).exists():
             Anchor.create(privacy["ledger_file"], privacy["ledger"], member)

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from dp_frank_wolfe.problems import divided, sparse
+from dp_frank_wolfe import federations
+from dp_frank_wolfe.federations import COLUMNS, SERVER_MEMBER
+from dp_frank_wolfe.problems import sparse
 
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.dp_frank_wolfe import SYSTEM, messages
@@ -19,7 +21,7 @@ from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.selection import clip_rows
-from streamfl.dp_frank_wolfe.learning.weights import read_weights, weights_of
+from streamfl.dp_frank_wolfe.learning.weights import read_weights
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -47,32 +49,15 @@ from streamfl.roles.message_contents import HEADER_BYTES
 from streamfl.roles.message_fragments import Limits
 from streamfl.roles.partitioned_role import PartitionedRole
 
-ROWS, COLUMNS, PARTIES = 40, 4, 2
+ROWS, PARTIES = 40, 2
 BEGIN = 1000.0
 
 
 def settings_of(**sections: dict[str, Any]) -> DPFrankWolfeSettings:
     """Of a server with two parties of four columns."""
-    names = [f"party-{number}" for number in range(PARTIES)]
-    content: dict[str, Any] = {
-        "federation": {
-            "name": "f",
-            "parties": names,
-            "columns": dict.fromkeys(names, COLUMNS),
-            **sections.pop("federation", {}),
-        },
-        "role": {"kind": SERVER},
-        "window": {"rows": ROWS, "patience_seconds": 60.0, **sections.pop("window", {})},
-        "privacy": {"epsilon": 5.0, "delta": 1e-3, **sections.pop("privacy", {})},
-        "learning": {
-            "estimator": "frank-wolfe",
-            "columns": 4,
-            "iterations": 6,
-            "sketch_rows": 16,
-            **sections.pop("learning", {}),
-        },
-    }
-    return DPFrankWolfeSettings.model_validate({**content, **sections})
+    window = {"rows": ROWS, **sections.pop("window", {})}
+    learning = {"sketch_rows": 16, **sections.pop("learning", {})}
+    return federations.settings_of(SERVER_MEMBER, PARTIES, window=window, learning=learning, **sections)
 
 
 def names_of(count: int = ROWS, first: int = 0) -> list[str]:
@@ -132,6 +117,10 @@ class Server:
         message = Message(VERSION, self.public.fingerprint, party, window, iteration, kind, 0, b"", made)
         return self.take(party, msgspec.structs.replace(message, **changed))
 
+    def tell(self, *message: Any, **given: Any) -> None:
+        """Hears a message that is taken."""
+        assert self.hear(*message, **given) == []
+
     def take(self, party: str, message: Message) -> list[str]:
         record = Record(f"f.{party}.releases", 0, 0, None, b"", (), self.now)
         return self._step([Received(f"releases/{party}", message, record)])
@@ -159,7 +148,7 @@ class Server:
 
     def announce(self, names: Sequence[str], number: int = 1) -> None:
         for party in self.public.parties:
-            assert self.hear(party, "entities", Entities(list(names)), iteration=number) == []
+            self.tell(party, "entities", Entities(list(names)), iteration=number)
 
     def rows(self, party: str, manifest: Message) -> list[str]:
         """The names that a manifest means."""
@@ -253,37 +242,22 @@ def hands(server: Server, seed: int = 0, number: int = 1) -> dict[str, Hand]:
     return {party: Hand(server, party, window, number) for party, window in windows.items()}
 
 
-def windows_of(found: dict[str, Hand]) -> dict[str, Window]:
-    return {party: hand.window for party, hand in found.items()}
+def converse(server: Server, parties: dict[str, Hand], restart: bool = False) -> list[tuple[str, Message]]:
+    """Until nobody has anything to say of this window. Returns what the server says of another.
 
-
-def converse(
-    server: Server, parties: dict[str, Hand], restart: bool = False, without: frozenset[str] = frozenset()
-) -> None:
-    """Until nobody has anything to say. restart: another process takes up the server before each message.
-
-    without: parties that hear nothing.
+    restart: another process takes up the server before each message.
     """
-    unread = [one for one in server.said if one[0] not in without]
+    unread, others = list(server.said), []
     while unread:
         party, message = unread.pop(0)
+        if message.window != parties[party].number:
+            others.append((party, message))
+            continue
         answer = parties[party].hear(message)
         if answer is not None:
             if restart:
                 server.restart()
             kind, content, iteration = answer
-            assert server.hear(party, kind, content, message.window, iteration) == []
-            unread += [one for one in server.said if one[0] not in without]
-
-
-__all__ = [
-    "Hand",
-    "Server",
-    "converse",
-    "divided",
-    "hands",
-    "names_of",
-    "settings_of",
-    "weights_of",
-    "windows_of",
-]
+            server.tell(party, kind, content, message.window, iteration)
+            unread += server.said
+    return others

@@ -130,6 +130,12 @@ class Driver:
                     self.state[change.channel, change.key] = change.value
         return found
 
+    def hear(self, *messages: Received) -> list[Message]:
+        return self.feed(list(messages))
+
+    def tick(self) -> list[Message]:
+        return self.feed([])
+
     def killed_after_noting(self, received: Received) -> None:
         """The worker takes a message, does the work that it leads to, and is killed before anything comes of
         that."""
@@ -180,10 +186,14 @@ class Driver:
 
     def begun(self) -> Driver:
         """With a window that is frozen."""
-        self.feed(self.rows())
-        self.feed([])
-        self.feed([self.manifest()])
+        self.window()
         return self
+
+    def window(self, window: int = 1, names: list[str] = NAMES, seed: int = 0) -> list[Message]:
+        """Rows of a window come, and its manifest. Returns what is said to that."""
+        self.feed(self.rows(seed, names))
+        self.tick()
+        return self.hear(self.manifest(window, names))
 
 
 def sparse(own: Any) -> tuple[bytes, bytes]:

@@ -54,29 +54,6 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("channel", "key"),
-    [
-        ("state", b"progress"),
-        ("state", b"entity/e-1"),
-        ("state", b"entity/\xff"),
-        ("state", b"fit"),
-        ("state", b"window/x"),
-        ("state", b"gone/0"),
-        ("ledger", b"spent/\xff"),
-        ("ledger", b"chain/0"),
-        ("ledger", b"chain/7"),
-        ("ledger", b"latest/study"),
-    ],
-)
-def test_a_damaged_state_is_refused(channel: str, key: bytes) -> None:
-    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
-    do."""
-    role = FEDERATION.member(fuzz.CLINIC).role
-    with pytest.raises(BadRecord):
-        role.restore(StateChange(channel, 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
-
-
-@pytest.mark.parametrize(
     "key",
     [b"run", b"fit", b"name/e-1", b"presence/clinic", b"presence/nobody", b"shown/clinic/9/0", b"anything"],
 )

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from dp_frank_wolfe.federations import COLUMNS, SERVER_MEMBER
+from dp_frank_wolfe.federations import COLUMNS, ROWS, SERVER_MEMBER, parties_of, settings_of
 from dp_frank_wolfe.problems import divided
 from dp_frank_wolfe.proof.equal_shares import marginal, two_round
 from dp_frank_wolfe.proof.observed_messages import names_by_window
@@ -267,6 +268,29 @@ class ClosedLoop:
 
     def _place(self, party: str, window: int, secret: bytes) -> ReleaseContext:
         return self.party(party).given.place(self.party(party).settings, window)
+
+
+def federation(parties: int = 2, folder: Path | None = None, **sections: dict[str, Any]) -> ClosedLoop:
+    names = [*parties_of(parties), SERVER_MEMBER]
+    return ClosedLoop({name: settings_of(name, parties, folder, **sections) for name in names})
+
+
+def names_of(count: int = ROWS, first: int = 0) -> list[str]:
+    return [f"person {number:03d}" for number in range(first, first + count)]
+
+
+def fitted(parties: int = 2, folder: Path | None = None, **sections: dict[str, Any]) -> ClosedLoop:
+    loop = federation(parties, folder, **sections)
+    loop.write_rows(names_of())
+    loop.settle()
+    return loop
+
+
+def assert_is(loop: ClosedLoop, x: dict[str, Any]) -> None:
+    """To the last bit but for the sign of a 0, and nobody was refused."""
+    assert loop.rejections() == []
+    for party, own in loop.models().items():
+        np.testing.assert_array_equal(own, x[party])
 
 
 def _text(key: bytes | None) -> str | None:

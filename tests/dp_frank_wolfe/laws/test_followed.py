@@ -6,8 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from dp_frank_wolfe.federations import COLUMNS, SERVER_MEMBER, settings_of
-from dp_frank_wolfe.laws.closed_loop import ClosedLoop
-from dp_frank_wolfe.laws.test_closed_loop import names_of
+from dp_frank_wolfe.laws.closed_loop import ClosedLoop, names_of
 
 from streamfl.contract.role import Headers
 from streamfl.records.header_propagation import FollowedAcross

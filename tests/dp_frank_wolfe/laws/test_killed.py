@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_frank_wolfe.federations import ROWS, SERVER_MEMBER, parties_of, settings_of
-from dp_frank_wolfe.laws.closed_loop import ClosedLoop
-from dp_frank_wolfe.laws.test_closed_loop import assert_is, federation, fitted, names_of
+from dp_frank_wolfe.laws.closed_loop import ClosedLoop, assert_is, federation, fitted, names_of
 from dp_frank_wolfe.problems import real
 
 from streamfl.dp_frank_wolfe.learning.refit import refit
@@ -19,7 +18,6 @@ from streamfl.dp_frank_wolfe.learning.refit import refit
 MOST_TURNS = 3_000
 # After 5 or 6 steps no signs add up to 0: the weights of the vertices are as 1, 2, ... 6.
 SECTIONS: list[dict[str, Any]] = [
-    {},
     {"learning": {"estimator": "two-round"}},
     {"learning": {"blocks": 2, "iterations": 5}, "serving": {"mode": "private"}},
     {"serving": {"mode": "exact"}, "learning": {"iterations": 5}},
@@ -47,7 +45,7 @@ def served(loop: ClosedLoop) -> ClosedLoop:
 
 
 @pytest.mark.parametrize("killed", ["party-0", SERVER_MEMBER])
-@pytest.mark.parametrize(("sections", "period"), [*((one, 1) for one in SECTIONS), (SECTIONS[2], 3)])
+@pytest.mark.parametrize(("sections", "period"), list(zip(SECTIONS, (1, 1, 3), strict=True)))
 def test_a_member_may_end_at_any_message(
     tmp_path: Path, sections: dict[str, Any], killed: str, period: int
 ) -> None:
@@ -89,8 +87,7 @@ def test_a_member_may_end_at_any_message(
         assert loop.party(party).ledger.spend.largest == usual.party(party).ledger.spend.largest
 
 
-@pytest.mark.parametrize("most", [1, 1000])
-@pytest.mark.parametrize("sections", SECTIONS)
+@pytest.mark.parametrize(("sections", "most"), [(SECTIONS[0], 1000), (SECTIONS[1], 1)])
 def test_what_comes_twice_changes_nothing(sections: dict[str, Any], most: int) -> None:
     """Protects law 5: every record twice, one by one or in batches, and the result is the same, and nobody
     says anything twice."""
@@ -213,53 +210,28 @@ def both(columns: Any, labels: Any, party: int) -> Any:
     return columns[:, 4 * party : 4 * party + 4].T @ labels
 
 
-def test_windows_follow_one_another_and_entities_come_again_as_often_as_they_may(tmp_path: Path) -> None:
-    """Protects the budget over a life: with fits = 2 an entity is in two windows and no third."""
-    loop = federation(2, tmp_path, window={"fits": 2})
-    for seed, first in ((0, 0), (1, 10), (2, 0), (3, 0), (4, 20)):
-        loop.write_rows(names_of(ROWS, first), seed)
-        loop.settle()
-    manifests = loop.manifests()
-    times = {name: sum(name in one for one in manifests) for name in names_of(ROWS + 20)}
-    assert max(times.values()) == 2
-    assert len(manifests) == loop.server.model >= 3
-    assert all(one == sorted(set(one)) and len(one) == ROWS for one in manifests)
-    assert loop.rejections() == []
-
-
 def test_each_window_is_the_fit_of_its_rows() -> None:
     """Protects windows from one another: signs, noise and state of an earlier one play no part in the next,
     nor do they stay."""
     loop = fitted(2)
     assert_is(loop, loop.direct(1).x)
     remembered = []
-    for seed in (5, 6, 7):
+    for seed in (5, 6):
         for name in loop.members:
             loop.restart(name)
         loop.write_rows(names_of(ROWS, 200 * seed), seed)
         loop.settle()
         assert_is(loop, loop.direct(seed - 3).x)
+        kept = [(name, place) for name, one in loop.members.items() for place in one.state]
+        over = (b"window/", b"entity/", b"fit")
+        assert not [key for name, (_, key) in kept if name in loop.parties and key.startswith(over)]
         remembered.append(
-            {place for place in loop.members[SERVER_MEMBER].state if not place[1].startswith(b"shown/")}
+            {place for place in kept if not place[1][1].startswith((b"shown/", b"spent/", b"headers/"))}
         )
         shown = [key for _, key in loop.members[SERVER_MEMBER].state if key.startswith(b"shown/")]
         assert len(shown) == len(loop.direct(seed - 3).sums)
-    assert loop.server.model == 4
-    assert remembered[0] == remembered[1] == remembered[2]
-
-
-def test_the_iterate_is_in_its_ball_at_each_step() -> None:
-    """Protects feasibility: of the parties' radii, whoever answered."""
-    loop = federation(2, learning={"iterations": 30, "radii": {"party-0": 0.9, "party-1": 0.1}, "blocks": 2})
-    loop.write_rows(names_of())
-    seen = set()
-    for _ in range(MOST_TURNS):
-        if not loop.turn(1):
-            break
-        for party, own in loop.server.estimator.weights.items():
-            assert np.abs(own).sum() <= {"party-0": 0.9, "party-1": 0.1}[party] * (1 + 1e-12)
-        seen.add(loop.server.estimator.iteration)
-    assert seen == set(range(31))
+    assert loop.server.model == 3
+    assert remembered[0] == remembered[1]
 
 
 def test_memory_is_bounded_at_the_server() -> None:

@@ -10,15 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from largest_settings import Case, check_what_is_accepted_can_be_written, largest, written
+from largest_settings import Case, check_what_is_accepted_can_be_written, written
 
 from streamfl.contract.role import Record
-from streamfl.dp_frank_wolfe.config import MOST_COLUMNS, PARTY, SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Answers, Entities, Frozen, VertexAnswer, content_of
-from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.encoding.wire import MAXIMUM_BYTES, VERSION, encoded_size
-from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.encoding.wire import VERSION
 from streamfl.testing.role_laws import Extreme
 
 LONGEST_PARTY = 64
@@ -106,32 +104,3 @@ CASES = {
 def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Case) -> None:
     """Protects a member that its settings allow from ending at every start."""
     check_what_is_accepted_can_be_written(case)
-
-
-def test_a_window_of_the_most_columns_can_be_written() -> None:
-    """Protects a party from ending as it freezes: each record of its state fits, and another takes the window
-    back."""
-    made = settings(PARTY, columns=largest(lambda size: settings(PARTY, columns=size)))
-    assert made.own_columns == MOST_COLUMNS
-    role, successor = (ROLES[PARTY].build(made) for _ in range(2))
-    for one in (role, successor):
-        assert isinstance(one, PartitionedRole)
-        one.open(0)
-    assert isinstance(role, PartitionedRole)
-    assert isinstance(successor, PartitionedRole)
-    task = role.task(0)
-    names = [f"{place}".ljust(LONGEST_ENTITY, "x") for place in range(made.window.rows)]
-    for name in names:
-        task.table.put_columns(name, np.full(MOST_COLUMNS, 7, np.int16))
-        task.table.put_label(name, 5)
-    task.table.announce(names)
-    task.frozen.freeze(task.table.window(names))
-    task.ledger.charge_fit(names)
-    task.model.keep(1, np.full(MOST_COLUMNS, 1 / 3))
-    changes = list(role.changed_state())
-    assert {change.channel for change in changes} == {"state", "ledger"}
-    for change in changes:
-        assert encoded_size(change.key, change.value) <= MAXIMUM_BYTES, change.key
-        successor.restore(change)
-    assert successor.task(0).frozen.window.digest == task.frozen.window.digest
-    assert np.array_equal(successor.task(0).model.weights, task.model.weights)

@@ -20,7 +20,7 @@ from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.encoding.wire import VERSION
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 
-ESTIMATORS = ("frank-wolfe", "marginal", "two-round")
+ESTIMATORS = ("frank-wolfe", "two-round")
 ROWS, PARTIES = 12, parties_of(2)
 BEGIN = 1000.0
 

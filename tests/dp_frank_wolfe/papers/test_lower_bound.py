@@ -26,7 +26,7 @@ from streamfl.privacy.integer_distribution import DRAW_BYTES
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.zcdp import epsilon_of, range_of
 
-FIRST, FRESH = 100_000, 400_000
+FIRST, FRESH = 50_000, 200_000
 DELTA = 1e-3
 BOUND = 1
 Draw = Callable[[int, bytes], np.ndarray]
@@ -109,8 +109,7 @@ def drawing(scores: np.ndarray, rate: Fraction) -> Draw:
     return lambda count, name: distribution.draw(bits(count, name))
 
 
-@pytest.mark.parametrize("columns", [2, 4])
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize(("columns", "epsilon"), [(4, 0.5), (2, 4.0)])
 def test_a_choice_keeps_its_epsilon_and_half_the_noise_does_not(columns: int, epsilon: float) -> None:
     """Protects the noise of choices against a wrong sensitivity, scale or draw, in the party's own scores at
     the corners of its bounds.
@@ -118,7 +117,7 @@ def test_a_choice_keeps_its_epsilon_and_half_the_noise_does_not(columns: int, ep
     rate = choice_rate(epsilon**2 / 8, BOUND * RESIDUAL_ONE)
     assert range_of(epsilon**2 / 8) == pytest.approx(epsilon)
     bounds = {1: -math.inf, 2: -math.inf}
-    for gap in (0.0, 2.0, 4.0):
+    for gap in (0.0, 4.0):
         first, second = neighbouring_scores(columns, gap)
         assert set(np.abs(first - second)) == {2 * (BOUND + 1) * FEATURE_ONE * RESIDUAL_ONE}
         for times in bounds:
@@ -128,7 +127,7 @@ def test_a_choice_keeps_its_epsilon_and_half_the_noise_does_not(columns: int, ep
     assert bounds[2] > epsilon
 
 
-@pytest.mark.parametrize("cost", [0.1, 0.5])
+@pytest.mark.parametrize("cost", [0.5])
 def test_a_sketch_keeps_its_epsilon_and_half_the_noise_does_not(cost: float) -> None:
     """Protects the noise of sketches: all sums of a column whose row goes from 1 to -1, along the direction
     of that row's signs."""
@@ -140,18 +139,6 @@ def test_a_sketch_keeps_its_epsilon_and_half_the_noise_does_not(cost: float) -> 
     sums = [sketch.apply(column) for column in columns]
     direction = sums[0] - sums[1]
     check_numbers(sums, direction, IntegerNoise.of_box(2 * FEATURE_ONE, 2, cost))
-
-
-@pytest.mark.parametrize("cost", [0.1, 0.5])
-def test_values_keep_their_epsilon_and_half_the_noise_does_not(cost: float) -> None:
-    """Protects the noise of a_i'y: two columns whose products all go from 1 to -1."""
-    features, labels = np.full((50, 2), 0.1), np.full(50, 0.5)
-    sums = []
-    for value in (1.0, -1.0):
-        features[7], labels[7] = value, 1.0
-        window = divided(features, labels, 1)["party-0"]
-        sums.append(correlations(window.columns, window.labels, RESIDUAL_ONE))
-    check_numbers(sums, sums[0] - sums[1], IntegerNoise.of_box(2 * FEATURE_ONE * RESIDUAL_ONE, 2, cost))
 
 
 def check_numbers(sums: list[np.ndarray], direction: np.ndarray, noise: IntegerNoise) -> None:

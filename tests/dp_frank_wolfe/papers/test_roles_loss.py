@@ -21,7 +21,7 @@ from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, settings
 from scipy.stats import chisquare
 
 from streamfl.contract.role import Received
-from streamfl.dp_frank_wolfe.messages import Answers, Chosen, Frozen, Message, read_content
+from streamfl.dp_frank_wolfe.messages import Answers, Message, read_content
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE
 
 SECRETS = 500
@@ -33,16 +33,8 @@ CORNER = np.array([1.0, -1.0, -1.0, -1.0])
 Drawn = tuple[Counter[int], list[np.ndarray]]
 
 
-def begun(folder: Path, row: Any, estimator: str = "frank-wolfe", alike: int = 1) -> Driver:
-    """A frozen window, not centred, in which all rows are zeros but the first ``alike``, which have a label
-    of 1."""
-    driver = announced(folder, row, estimator, alike, intercept=False)
-    assert [message.kind for message in driver.feed([driver.manifest()])] == ["frozen"]
-    return driver
-
-
-def announced(folder: Path, row: Any, estimator: str, alike: int, intercept: bool) -> Driver:
-    """The same before the manifest has come."""
+def begun(folder: Path, row: Any) -> Driver:
+    """A frozen window, not centred, in which all rows are zeros but the first, which has a label of 1."""
     folder.mkdir()
     # Noise depends on what a ledger is made with. So that a run draws what any other draws, it is the same
     # each time.
@@ -56,16 +48,16 @@ def announced(folder: Path, row: Any, estimator: str, alike: int, intercept: boo
                     "iterations": 1,
                     "columns": 2,
                     "sketch_rows": 8,
-                    "estimator": estimator,
-                    "intercept": intercept,
+                    "intercept": False,
                 },
             )
         )
     features, labels = np.zeros((ROWS, COLUMNS)), np.zeros(ROWS)
-    features[:alike], labels[:alike] = row, 1.0
+    features[0], labels[0] = row, 1.0
     batch = [driver.sample(name, own.tolist()) for name, own in zip(NAMES, features, strict=True)]
     driver.feed(batch + [driver.label(name, float(label)) for name, label in zip(NAMES, labels, strict=True)])
-    driver.feed([])
+    driver.tick()
+    assert [message.kind for message in driver.hear(driver.manifest())] == ["frozen"]
     return driver
 
 
@@ -182,60 +174,3 @@ def test_sketches_of_roles_have_the_noise_of_the_plan(runs: dict[int, Drawn], tm
         error = np.concatenate(shown)
         assert abs(error.mean()) < 5 * deviation / np.sqrt(len(error))
         assert error.std() == pytest.approx(deviation, rel=0.06)
-
-
-def test_an_estimator_that_chooses_once_has_the_noise_of_its_plan(tmp_path: Path) -> None:
-    """Protects the same of `marginal`: its choice, and the values and norms of the chosen column, over
-    secrets."""
-    # The sum of these rows' columns, of their products with the labels, and of their squares. With 4 each
-    # column is chosen so often that half the strength, or twice, cannot pass for the plan's: with 8 no other
-    # column was chosen in one run of 28.
-    sums = np.array([4.0, 0.0, 0.0, 0.0])
-    driver = begun(tmp_path / "marginal", sums / 4, "marginal", 4)
-    plan = driver.public.selection_plan("a")
-    assert plan.rate is not None
-    columns, values, norms = [], [], []
-    with without_waiting():
-        for message in released(driver, tmp_path / "marginal", driver.server("choose", 1, 0, b"")):
-            chosen: Chosen = read_content(message.content, Chosen)
-            [column] = np.frombuffer(chosen.columns, "<u4").tolist()
-            columns.append(column)
-            values.append(ROWS * np.frombuffer(chosen.values, "<f8")[0] - sums[column])
-            norms.append(ROWS * np.frombuffer(chosen.norms, "<f8")[0] - sums[column])
-    for strength, fits in ((1.0, True), (2.0, False), (0.5, False)):
-        gain = strength * float(plan.rate) * FEATURE_ONE * RESIDUAL_ONE * sums
-        weights = np.exp(gain) + np.exp(-gain)
-        assert (
-            chisquare(np.bincount(columns, minlength=COLUMNS), SECRETS * weights / weights.sum()).pvalue
-            > 1e-5
-        ) == fits
-    assert np.std(values) == pytest.approx(
-        plan.noises["values"].deviation / (FEATURE_ONE * RESIDUAL_ONE), rel=0.15
-    )
-    assert np.std(norms) == pytest.approx(plan.noises["norms"].deviation / FEATURE_ONE**2, rel=0.15)
-
-
-def test_means_of_roles_have_the_noise_of_the_plan(tmp_path: Path) -> None:
-    """Protects columns and labels that a window is centred by: over secrets what a party tells as it freezes
-    is its sums with noise of the plan's deviation, each number's own, so that neighbours are told apart no
-    better than is charged.
-    """
-    driver = announced(tmp_path / "means", CORNER, "marginal", 1, intercept=True)
-    noise = driver.public.means_plan("a").noise
-    assert noise is not None
-    # Four columns, and the label twice.
-    sums = np.append(CORNER, 2.0) * RESIDUAL_ONE / noise.unit
-    with without_waiting():
-        told = [
-            read_content(one.content, Frozen).means
-            for one in released(driver, tmp_path / "means", driver.manifest())
-        ]
-    error = np.array([np.frombuffer(one, "<i8") - sums for one in told])
-    deviation = noise.deviation / noise.unit
-    np.testing.assert_allclose(error.mean(axis=0), 0.0, atol=5 * deviation / np.sqrt(SECRETS))
-    np.testing.assert_allclose(np.cov(error.T) / deviation**2, np.eye(COLUMNS + 1), atol=0.25)
-    # One row at the other corner is 2 (d + 2^2)^.5 away: by these draws its privacy loss costs what is
-    # charged for the means.
-    furthest = 2 * np.sqrt(COLUMNS + 4) * RESIDUAL_ONE / noise.unit
-    cost = furthest**2 / (2 * error.var())
-    assert cost == pytest.approx(0.05 * driver.public.fit_cost("a"), rel=0.15)

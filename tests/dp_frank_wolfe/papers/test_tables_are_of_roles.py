@@ -18,9 +18,9 @@ from streamfl.dp_frank_wolfe.privacy.budget import budget
 DELTA = 1e-3
 
 
-@pytest.mark.parametrize("sketch", ["identity", "signs"])
-@pytest.mark.parametrize("epsilon", [0.5, 5.0, math.inf])
-@pytest.mark.parametrize("parties", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("parties", "epsilon", "sketch"), [(1, math.inf, "identity"), (2, 0.5, "signs"), (3, 5.0, "identity")]
+)
 def test_tables_have_the_noise_that_a_federation_has(parties: int, epsilon: float, sketch: str) -> None:
     """Protects the pages' R^2: what means and a fit may tell in a table is what a party of such a federation
     may. What roles and arithmetic then make of the same plans is equal to the last bit

@@ -127,14 +127,6 @@ class Observed:
                     total[drawn.release.party, drawn.release.window] += drawn.cost
         return total
 
-    def digests(self) -> dict[tuple[str, int], set[tuple[str, bytes]]]:
-        """By party and window, kinds and digests of all that noise was drawn for."""
-        found: dict[tuple[str, int], set[tuple[str, bytes]]] = defaultdict(set)
-        for each in self.drawn.values():
-            for drawn in each:
-                found[drawn.release.party, drawn.release.window].add((drawn.release.kind, drawn.content))
-        return found
-
 
 def timed_messages(bus: TopicReader, topic: str) -> Iterator[tuple[float, Message]]:
     """Each message of a topic, with the time of writing. Skips strangers' messages and what a producer wrote

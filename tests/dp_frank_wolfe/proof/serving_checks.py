@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from dp_frank_wolfe.proof.oracle import numbers_of, place_of, weights_of
 from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario, S
 from numpy.typing import NDArray
 
+from streamfl.dp_frank_wolfe.learning.means import intercept
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import (
     Entities,
@@ -28,9 +29,9 @@ from streamfl.dp_frank_wolfe.messages import (
     Prediction,
     read_content,
 )
-from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, whole_row
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, Bounds, whole_row
 from streamfl.dp_frank_wolfe.serving.partials import PartialPlan
-from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian
+from streamfl.privacy.integer_distribution import discrete_gaussian
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.runtime.kinds import find_kind
 from streamfl.simulation.vertical.members import samples_topic
@@ -196,20 +197,19 @@ def _wrong(
         return f"is of model {part.model}, and {least} was known"
     x, cost = models[part.model], prediction_cost(Public(chosen.of(party)), party) or math.inf
     exact, length = float(row.columns.astype(np.float64) @ x) / FEATURE_ONE, float(np.abs(x).sum())
-    # One replaced row moves it by 2 |x|_1.
-    deviation = 0.0 if math.isinf(cost) else 2 * length / math.sqrt(2 * cost)
-    if abs(part.value - exact) > (DEVIATIONS + 1) * deviation + ROUNDING * (length + deviation):
-        return f"is {part.value:g}, where {exact:g} with a deviation of {deviation:g} was due"
+    plan = PartialPlan.of(x, cost)
+    if plan.noise is not None and part.value != _with_noise(chosen, party, row, part.model, plan):
+        return f"is {part.value:g}, which is not {exact:g} with the noise of its row"
+    if plan.noise is None and abs(part.value - exact) > ROUNDING * length:
+        return f"is {part.value:g}, where {exact:g} was due"
     if part.before is not None:
         length_before = float(np.abs(models[part.model - 1]).sum())
         exact_before = float(row.columns.astype(np.float64) @ models[part.model - 1]) / FEATURE_ONE
-        if deviation or abs(part.before - exact_before) > ROUNDING * length_before:
+        if plan.noise is not None or abs(part.before - exact_before) > ROUNDING * length_before:
             return (
                 f"is {part.before:g} with the model before, where {exact_before:g} was due, and nothing with "
                 "noise"
             )
-    if deviation and part.value != _with_noise(chosen, party, row, part.model, PartialPlan.of(x, cost)):
-        return f"is {part.value:g}, which is not {exact:g} with the noise of its row"
     return ""
 
 
@@ -312,38 +312,24 @@ def _intercepts(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[in
 
     Several where a party was asked nothing after it froze its window: only the server knows whether its means
     came in time."""
-    public = Public(chosen.of(S))
-    found: dict[int, list[float]] = {}
-    for window in {one.window for one in _of(asks[chosen.parties[0]], "model")}:
-        counted = [
-            (True,)
-            if any(one.window == window and one.kind not in ("manifest", "model") for one in asks[party])
-            else (True, False)
-            for party in chosen.parties
+    public, found = Public(chosen.of(S)), {}
+    for model in _of(asks[chosen.parties[0]], "model"):
+        window, plans, told, x, certain = model.window, {}, {}, {}, []
+        for party in chosen.parties:
+            frozen = (one for one in _of(releases[party], "frozen") if one.window == window)
+            content = next((read_content(one.content, Frozen).means for one in frozen), b"")
+            if not content:
+                continue
+            plan = plans[party] = public.means_plan(party)
+            told[party] = plan.means(np.frombuffer(content, "<i8").astype(np.int64), chosen.rows)
+            own = next(one for one in _of(asks[party], "model") if one.window == window)
+            x[party] = weights_of(read_content(own.content, FittedModel), plan.columns)
+            asked = {one.kind for one in asks[party] if one.window == window}
+            certain += [party] if asked - {"manifest", "model"} else []
+        found[window] = [
+            intercept({party: told[party] for party in some}, plans, x)
+            for count in range(len(certain), len(told) + 1)
+            for some in itertools.combinations(told, count)
+            if set(certain) <= set(some)
         ]
-        told = [_told_means(public, party, window, asks[party], releases[party]) for party in chosen.parties]
-        found[window] = [_intercept(itertools.compress(told, which)) for which in itertools.product(*counted)]
     return found
-
-
-def _told_means(
-    public: Public, party: str, window: int, asks: Sequence[Message], releases: Sequence[Message]
-) -> tuple[float, float, float]:
-    """One party's part of the intercept: its weight, the label's mean, the columns' means times the model's
-    weights."""
-    frozen = {one.content for one in _of(releases, "frozen") if one.window == window}
-    content = next((read_content(one, Frozen).means for one in frozen), b"")
-    if not content:
-        return 0.0, 0.0, 0.0
-    plan = public.means_plan(party)
-    means = plan.means(np.frombuffer(content, "<i8").astype(np.int64), public.settings.window.rows)
-    model = next(read_content(one.content, FittedModel) for one in _of(asks, "model") if one.window == window)
-    moved = float(means.columns @ weights_of(model, plan.columns)) / FEATURE_ONE
-    return plan.label_precision, means.label / RESIDUAL_ONE, moved
-
-
-def _intercept(told: Iterable[tuple[float, float, float]]) -> float:
-    """b, from the parties that released means."""
-    some = [one for one in told if one[0]]
-    certain = sum(weight for weight, _, _ in some)
-    return sum(weight * label / certain - moved for weight, label, moved in some)

@@ -8,13 +8,12 @@ from itertools import count
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from dp_frank_wolfe.proof.faults import simulate
 from dp_frank_wolfe.proof.scenario import scenario
-from mutations import Mutation, check_caught, instead, without
+from mutations import Mutation, check_caught, instead
 
-from streamfl.dp_frank_wolfe.messages import Partial, Products, content_of, read_content
+from streamfl.dp_frank_wolfe.messages import Partial, content_of, read_content
 from streamfl.dp_frank_wolfe.server import fit
 from streamfl.dp_frank_wolfe.server.party_liveness import PartyLiveness
 from streamfl.dp_frank_wolfe.server.selection import Selection
@@ -76,16 +75,6 @@ def noise_of_a_part_is_of_its_number(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def noise_of_a_part_has_no_row(patch: pytest.MonkeyPatch) -> None:
-    """Two rows of one entity differ by what is told of them."""
-    real = serving_party.release_bits
-    patch.setattr(
-        serving_party,
-        "release_bits",
-        lambda secret, release, draws: real(secret, dataclasses.replace(release, digest=b""), draws),
-    )
-
-
 def the_model_before_predicts(patch: pytest.MonkeyPatch) -> None:
     """A party goes on with the weights that it had first."""
 
@@ -138,21 +127,6 @@ def a_choice_that_came_late_counts(patch: pytest.MonkeyPatch) -> None:
     instead(patch, Selection, "take", change)
 
 
-def who_told_no_products_has_a_weight(patch: pytest.MonkeyPatch) -> None:
-    """A party that left after its choice is fitted as if its columns were independent of all others."""
-
-    def change(real: Any, self: Any) -> Any:
-        for party in self._choosers if self._progress.step == 1 else ():
-            if not self._products[party]:
-                own = len(self._columns(party))
-                others = sum(len(self._columns(other)) for other in self._choosers if other != party)
-                content = Products(np.zeros(own * others).tobytes(), np.eye(own).tobytes())
-                self._products[party].write(content_of(content))
-        return real(self)
-
-    instead(patch, Selection, "settle", change)
-
-
 def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
     """A party is away as soon as another has answered."""
 
@@ -182,28 +156,17 @@ def a_part_of_the_gap_ends_a_fit(patch: pytest.MonkeyPatch) -> None:
     instead(patch, fit.Fit, "_is_close_enough", change)
 
 
-def the_gap_ends_no_fit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fit.Fit, "_is_close_enough", lambda self: False)
-
-
 MUTATIONS: dict[str, Mutation] = {
     "serving: parts are not charged": parts_are_not_charged,
     "serving: parts are told at once": parts_are_told_at_once,
     "serving: noise is of a part's number": noise_of_a_part_is_of_its_number,
-    "serving: noise does not depend on the row": noise_of_a_part_has_no_row,
     "serving: the model before predicts": the_model_before_predicts,
     "serving: parts of two models are added": parts_of_two_models_are_added,
     "serving: a prediction needs no second part": a_prediction_needs_no_second_part,
     "dropouts: a choice that came late counts": a_choice_that_came_late_counts,
-    "dropouts: who told no products has a weight": who_told_no_products_has_a_weight,
     "dropouts: nobody is waited for": nobody_is_waited_for,
     "dropouts: whoever left is away for good": whoever_left_is_away_for_good,
     "gap: a part of it ends a fit": a_part_of_the_gap_ends_a_fit,
-    "gap: it ends no fit": the_gap_ends_no_fit,
-    "restored: without the party's model": without(b"model/"),
-    "restored: without parts that are due": without(b"prediction/"),
-    "restored: without how often": without(b"predicted/"),
-    "restored: without parts that wait": without(b"partial/"),
 }
 # The seed that is known to find it: the others take long.
 TRIED_FIRST = {
@@ -211,14 +174,9 @@ TRIED_FIRST = {
     "serving: parts of two models are added": 24,
     "serving: a prediction needs no second part": 4,
     "dropouts: a choice that came late counts": 194,
-    "dropouts: who told no products has a weight": 151,
     "dropouts: nobody is waited for": 0,
     "dropouts: whoever left is away for good": 8,
     "gap: a part of it ends a fit": 132,
-    "gap: it ends no fit": 8,
-    "restored: without parts that are due": 5,
-    "restored: without how often": 5,
-    "restored: without parts that wait": 24,
 }
 
 

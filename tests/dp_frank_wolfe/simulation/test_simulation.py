@@ -12,24 +12,18 @@ import pytest
 from dp_frank_wolfe.proof.faults import simulate
 from dp_frank_wolfe.proof.scenario import scenario
 from fault_runs import check_seeds_hold, check_seeds_repeat
-from msgspec import structs
-from mutations import Mutation, check_caught, instead, without, written
+from mutations import Mutation, check_caught, instead, without
 
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.party import fit as party_fit
 from streamfl.dp_frank_wolfe.party import table as party_table
-from streamfl.dp_frank_wolfe.party.fit import PartyFit
-from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.dp_frank_wolfe.party.table import PartyTable
-from streamfl.dp_frank_wolfe.privacy import budget
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger
 from streamfl.dp_frank_wolfe.server import fit
 from streamfl.dp_frank_wolfe.server.announced import Announced
-from streamfl.dp_frank_wolfe.state import PARTY_FIT, SPENT
 from streamfl.privacy.anchor import Anchor
-from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = pytest.mark.long
@@ -105,36 +99,8 @@ def noise_is_drawn_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(party_fit, "release_bits", anew)
 
 
-def a_sketch_is_drawn_anew_with_every_choice(patch: pytest.MonkeyPatch) -> None:
-    """Each time a column is chosen it is shown, with noise of that iteration."""
-
-    def change(real: Any, self: Any, iteration: int, kind: str, *given: Any) -> bytes:
-        return real(self, len(self.shown) + 1000 * self._chosen, kind, *given)
-
-    def shown_again(real: Any, self: Any, iteration: int, number: int) -> Any:
-        self.shown = []
-        return real(self, iteration, number)
-
-    instead(patch, PartyFit, "_bits", change)
-    instead(patch, PartyFit, "_open_columns", shown_again)
-
-
-def choices_do_not_pay_for_predictions(patch: pytest.MonkeyPatch) -> None:
-    """A score is said to move by the label alone, so a choice tells more than the plan says."""
-    real = budget.choice_rate
-    patch.setattr(budget, "choice_rate", lambda cost, prediction_bound: real(cost, 0))
-
-
 def some_are_not_charged(patch: pytest.MonkeyPatch) -> None:
     instead(patch, PartyLedger, "charge_fit", lambda real, self, names: real(self, names[1:]))
-
-
-def half_is_charged(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Any, *given: Any) -> None:
-        real(self, *given)
-        self.fit_cost /= 2
-
-    instead(patch, PartyLedger, "__init__", change)
 
 
 def the_anchor_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -146,33 +112,9 @@ def state_and_ledger_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartyLedger, "follows", lambda self, link: True)
 
 
-def another_ask_is_answered(patch: pytest.MonkeyPatch) -> None:
-    """The party answers whatever is asked for an iteration that it has answered."""
-
-    def change(real: Any, self: Any, message: Any, heard: bytes) -> None:
-        if message.window == self.progress.window and self.progress.phase and message.kind == "ask":
-            self.progress.iteration = min(self.progress.iteration, message.iteration)
-        real(self, message, heard)
-
-    instead(patch, PartyTask, "_take_ask", change)
-
-
 def rows_of_the_entity_before(patch: pytest.MonkeyPatch) -> None:
     real = party_table.assemble
     patch.setattr(party_table, "assemble", lambda columns, labels: real(np.roll(columns, 1, axis=0), labels))
-
-
-def rows_that_cannot_be_read_are_left_out(patch: pytest.MonkeyPatch) -> None:
-    """The window is filled up with zeros at its end."""
-    real = party_table.assemble
-
-    def shorter(columns: Any, labels: Any) -> Any:
-        kept = (columns != 0).any(axis=1)
-        into, told = np.zeros_like(columns), np.zeros_like(labels)
-        into[: kept.sum()], told[: kept.sum()] = columns[kept], labels[kept]
-        return real(into, told)
-
-    patch.setattr(party_table, "assemble", shorter)
 
 
 def the_last_record_counts(patch: pytest.MonkeyPatch) -> None:
@@ -211,50 +153,12 @@ class LeavesItsBall(Iterate):
             self.x[block.party][vertex.column] += gamma * block.radius * vertex.sign
 
 
-class MovesWhatDidNotAnswer(Iterate):
-    """Blocks without an answer become shorter, too."""
-
-    def step(self, answers: Any, gamma: float) -> None:
-        answered = {block.party for number, block in enumerate(self._blocks) if number in answers}
-        super().step(answers, gamma)
-        for party, own in self.x.items():
-            if party not in answered:
-                own *= 1 - gamma
-
-
 def the_iterate_leaves_its_ball(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fit, "Iterate", LeavesItsBall)
 
 
-def blocks_without_an_answer_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fit, "Iterate", MovesWhatDidNotAnswer)
-
-
 def epsilon_is_of_each_party(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Public, "party_cost", lambda self, party: self.cost)
-
-
-def others_columns_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A restored server has no sketches."""
-    instead(patch, fit.Fit, "_restore_shown", lambda real, self, key, value: None)
-
-
-def a_repeated_answer_counts(patch: pytest.MonkeyPatch) -> None:
-    """The server steps by what came late, too."""
-
-    def change(real: Any, self: Any, party: str, kind: str, iteration: int, content: bytes) -> None:
-        real(self, party, kind, self.iteration, content)
-
-    instead(patch, fit.Fit, "take", change)
-
-
-def what_came_during_work_is_lost(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Any, batch: Any, now: float) -> Any:
-        if self._awaited:
-            self._queue.clear()
-        return real(self, batch, now)
-
-    instead(patch, PartitionedRole, "receive", change)
 
 
 def plans_have_one_choice(patch: pytest.MonkeyPatch) -> None:
@@ -264,38 +168,19 @@ def plans_have_one_choice(patch: pytest.MonkeyPatch) -> None:
 
 MUTATIONS: dict[str, Mutation] = {
     "ledger: written after the release": the_charge_comes_after_the_release,
-    "ledger: spend is forgotten at restore": without(SPENT.prefix),
     "ledger: some of a manifest are not charged": some_are_not_charged,
-    "ledger: half is charged": half_is_charged,
     "ledger: the anchor is not looked at": the_anchor_is_not_looked_at,
     "ledger: state and ledger are not compared": state_and_ledger_are_not_compared,
     "noise: does not depend on what it hides": noise_does_not_depend_on_what_it_hides,
     "noise: drawn anew when work is done again": noise_is_drawn_anew,
-    "noise: a column's sketch is drawn anew": a_sketch_is_drawn_anew_with_every_choice,
     "budget: all of it for the first choice": plans_have_one_choice,
-    "budget: choices do not pay for predictions": choices_do_not_pay_for_predictions,
     "budget: epsilon is of each party": epsilon_is_of_each_party,
-    "party: another ask is answered": another_ask_is_answered,
     "party: rows of the entity before": rows_of_the_entity_before,
-    "party: rows that cannot be read are left out": rows_that_cannot_be_read_are_left_out,
     "party: the last record counts": the_last_record_counts,
-    "party: a transcript is not taken back": without(PARTY_FIT.prefix),
     "server: an entity is in two windows": an_entity_is_in_two_windows,
     "server: the iterate leaves its ball": the_iterate_leaves_its_ball,
-    "server: blocks without an answer move": blocks_without_an_answer_move,
-    "server: what came late counts": a_repeated_answer_counts,
-    "server: others' columns are forgotten": others_columns_are_forgotten,
-    "work: what came meanwhile is lost": what_came_during_work_is_lost,
-    "written: a label beyond its bound": written(
-        b"entity/", lambda row: structs.replace(row, label=b"\x7f" * 8)
-    ),
     "restored: without the chain": without(b"chain/"),
-    "restored: without progress": without(b"progress"),
-    "restored: without entities": without(b"entity/"),
-    "restored: without the window": without(b"window/"),
     "restored: without names": without(b"name/"),
-    "restored: without weights": without(b"weights/"),
-    "restored: without presences": without(b"presence/"),
 }
 # The seed that is known to find it: the others take long.
 TRIED_FIRST = {
@@ -304,13 +189,6 @@ TRIED_FIRST = {
     "noise: does not depend on what it hides": 1,
     "party: the last record counts": 60,
     "server: an entity is in two windows": 1,
-    "server: what came late counts": 54,
-    "work: what came meanwhile is lost": 1,
-    "restored: without weights": 5,
-    "party: another ask is answered": 24,
-    "server: others' columns are forgotten": 5,
-    "party: a transcript is not taken back": 5,
-    "restored: without the window": 3,
 }
 
 

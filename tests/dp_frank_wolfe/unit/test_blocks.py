@@ -25,11 +25,10 @@ BLOCKS = [Block(party, (0, 1), 1.0) for party in ("a", "a", "b", "b", "b", "c", 
     ids=lambda given: given.name if isinstance(given, Sampling) else "",
 )
 def test_blocks_take_part_as_often_as_the_theorem_says(sampling: Sampling, wanted: list[float]) -> None:
-    """Protects the rate: each block's share of 6,000 iterations, and p, which the step's length follows."""
-    shares = (
-        np.bincount([number for t in range(6000) for number in sampling.blocks_of(1, t)], minlength=7) / 6000
-    )
-    np.testing.assert_allclose(shares, wanted, atol=0.025)
+    """Protects the rate: each block's share of 1,500 iterations, and p, which the step's length follows."""
+    # A share is off by .0125 at most, times 4.9: one run of a million with other signs.
+    shares = np.bincount([number for t in range(1500) for number in sampling.blocks_of(1, t)], minlength=7)
+    np.testing.assert_allclose(shares / 1500, wanted, atol=0.062)
     assert sampling.least == pytest.approx(min(wanted))
 
 

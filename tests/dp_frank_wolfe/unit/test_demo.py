@@ -24,7 +24,7 @@ def test_the_demo_shows_what_three_find_for_epsilon_one(
     find what matters, and spend what is allowed, as the page says; what works badly is shown as well.
     """
     # The curves take most of the time, and the table needs none of them.
-    monkeypatch.setattr(demo_sparse, "EPSILONS", (1.0, math.inf))
+    monkeypatch.setattr(demo_sparse, "EPSILONS", (1.0,))
     picture = tmp_path / "demo.png"
     code, out, error = run_command(
         monkeypatch, capsys, "demo", "dp-frank-wolfe", "--out", picture, "--format", "json"

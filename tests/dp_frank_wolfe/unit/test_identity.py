@@ -72,10 +72,8 @@ def test_keys_change_nothing_of_what_is_learnt(
 @pytest.mark.parametrize(
     ("topic", "hears", "kind", "elsewhere"),
     [
-        ("party-0.asks", "party-0", "manifest", "party-1.asks"),
         ("party-1.asks", "party-1", "ask", "party-0.asks"),
         ("party-0.releases", SERVER_MEMBER, "entities", "party-1.releases"),
-        ("party-1.releases", SERVER_MEMBER, "answers", "party-0.asks"),
     ],
 )
 def test_what_somebody_else_wrote_is_refused_and_the_fit_goes_on(

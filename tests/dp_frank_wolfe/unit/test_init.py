@@ -12,7 +12,7 @@ from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
 
 
-@pytest.mark.parametrize("given", [("window.rows=300",), ("window.rows=300", "bounds.label_bound=8"), ()])
+@pytest.mark.parametrize("given", [("window.rows=300", "bounds.label_bound=8"), ()])
 def test_what_set_leaves_to_be_filled_in_is_no_mistake_of_it(
     given: tuple[str, ...],
     tmp_path: Path,

@@ -3,24 +3,21 @@ and restarts."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from dp_frank_wolfe.proof.observed_messages import messages_of, names_by_window
-from dp_frank_wolfe.soak import RELEASES, ROWS, SOAK
+from dp_frank_wolfe.soak import ROWS, SOAK
 from live.watched import NOTHING_REFUSED, Watched, federation, replaced
 from scipy.optimize import brentq
 from soak.subject import FEDERATION, Plan
 
-from streamfl.dp_frank_wolfe.messages import Answers, Frozen, read_content
-
 pytestmark = pytest.mark.long
 
 EPSILON, DELTA, SHARE = 8, 1e-4, 0.2
-PREDICTIONS, PARTIES = f"{FEDERATION}.predictions", ("clinic", "insurer")
+PREDICTIONS = f"{FEDERATION}.predictions"
 COUNT = 60
 
 
@@ -80,57 +77,6 @@ def test_epsilon_is_what_was_released(watched: Watched) -> None:
     assert charged & {one["entity"] for one in watched.contents(PREDICTIONS)}
 
 
-def test_releases_and_models_are_those_of_the_topics(watched: Watched) -> None:
-    """Protects whoever looks at the board after restarts: releases, windows and the model are the topics'."""
-    left = watched.left()
-    windows = 0
-    for party in PARTIES:
-        releases = messages_of(left, f"{FEDERATION}.{party}.releases")
-        # The ledger has a chain of what fits release, and one of parts of predictions.
-        links = sum(
-            len({one.link for one in releases if one.kind in kinds}) for kinds in (RELEASES, ("partial",))
-        )
-        [(_, found)] = watched.prometheus.ask(f'streamfl_ledger_links{{group="{FEDERATION}.{party}"}}')
-        assert found == links > COUNT
-        windows = sum(one.kind == "manifest" for one in messages_of(left, f"{FEDERATION}.{party}.asks"))
-        assert set(watched.ask('streamfl_window{system="$system"}').values()) == {windows} == {2}
-    answers = {
-        (party, one.iteration): read_content(one.content, Answers)
-        for party in PARTIES
-        for one in messages_of(left, f"{FEDERATION}.{party}.releases")
-        if one.kind == "answers" and one.window == windows
-    }
-    numbers = sum(1 + len(own.sums) // 8 for one in answers.values() for own in one.answers)
-    for party in PARTIES:
-        frozen = {
-            one.content for one in messages_of(left, f"{FEDERATION}.{party}.releases") if one.kind == "frozen"
-        }
-        numbers += max(len(read_content(one, Frozen).means) // 8 for one in frozen)
-    assert watched.value("Uplink of a fit") == numbers
-    models = [json.loads(one.value or b"") for one in left.of("model")]
-    weights = np.concatenate([one["weights"] for one in models if one["version"] == windows])
-    assert watched.value("Model", "columns") == np.count_nonzero(weights)
-    assert watched.value("Model", "l1") == pytest.approx(np.abs(weights).sum())
-
-
-def test_counts_are_those_of_the_topics(watched: Watched) -> None:
-    """Protects every line that is a rate: what workers count is what lies in the topics."""
-    truth = {
-        ("samples_total", "dp-frank-wolfe-party"): COUNT * len(PARTIES),
-        ("partials_total", "dp-frank-wolfe-party"): sum(
-            watched.written(f"{FEDERATION}.{party}.releases") for party in PARTIES
-        ),
-        ("predictions_total", "dp-frank-wolfe-server"): watched.written(PREDICTIONS),
-    }
-    assert {one: watched.counted(*one) for one in truth} == truth
-
-
 def test_no_line_is_empty(watched: Watched) -> None:
     """Protects panels from being empty, or NaN, on a federation that works, and after restarts."""
     assert watched.empty() == NOTHING_REFUSED
-
-
-def test_the_service_is_as_it_is(watched: Watched) -> None:
-    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as
-    they were."""
-    assert watched.service() == watched.resting

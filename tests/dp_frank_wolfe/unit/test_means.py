@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.hand_made import (
     COLUMNS,
-    PARTIES,
     ROWS,
-    Hand,
     Server,
     converse,
     hands,
@@ -23,7 +21,7 @@ from dp_frank_wolfe.hand_made import (
 from dp_frank_wolfe.party_driver import Driver, settings
 from dp_frank_wolfe.problems import divided
 
-from streamfl.dp_frank_wolfe.learning.means import Means, centred, intercept, plan_means, released_means
+from streamfl.dp_frank_wolfe.learning.means import plan_means, released_means
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Frozen, read_content
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
@@ -31,6 +29,7 @@ from streamfl.dp_frank_wolfe.tools.direct import place
 
 SECRET = bytes(range(32))
 MOVED = FEATURE_ONE * RESIDUAL_ONE
+UNEQUAL = {"party-0": 0.6, "party-1": 0.3}
 
 
 def exact(window: Window) -> np.ndarray:
@@ -69,9 +68,10 @@ def test_a_row_moves_the_sums_by_what_the_noise_is_of() -> None:
     assert 2 * RESIDUAL_ONE % noise.unit == 0
 
 
-@pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
-@pytest.mark.parametrize("shares", [None, {"party-0": 0.6, "party-1": 0.3}])
-@pytest.mark.parametrize("fits", [1, 3])
+@pytest.mark.parametrize(
+    ("estimator", "shares", "fits"),
+    [("frank-wolfe", UNEQUAL, 3), ("marginal", None, 1), ("two-round", UNEQUAL, 1)],
+)
 def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, shares: Any, fits: int) -> None:
     """Protects epsilon: each release of a fit counted again from sensitivities and variances, the means with
     all others, is no more than an entity is charged for the fit, and nearly that.
@@ -110,33 +110,6 @@ def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, sh
         assert 0.97 * public.fit_cost(party) < spent <= public.fit_cost(party) * (1 + 1e-12)
 
 
-def test_a_centred_row_is_of_its_own_row_and_within_the_bounds() -> None:
-    """Protects every sensitivity that rests on the bounds: whatever the means are, values lie within 1 again,
-    and replacing one row changes that row alone where the same means were released.
-    """
-    random = np.random.default_rng(2)
-    features, labels = random.uniform(-1, 1, (30, 4)), random.uniform(-1, 1, 30)
-    other, told = features.copy(), labels.copy()
-    other[11], told[11] = [1.0, -1.0, 1.0, -1.0], -1.0
-    for size in (0.0, 0.3, 1.0):
-        means = Means(
-            np.rint(size * FEATURE_ONE * np.array([1, -1, 1, -1])).astype(np.int64),
-            round(size * RESIDUAL_ONE),
-        )
-        one, neighbour = (
-            centred(divided(*each, 1)["party-0"], means) for each in ((features, labels), (other, told))
-        )
-        for window in (one, neighbour):
-            assert np.abs(window.columns.astype(int)).max() <= FEATURE_ONE
-            assert np.abs(window.labels).max() <= RESIDUAL_ONE
-        differs = (one.columns != neighbour.columns).any(axis=1) | (one.labels != neighbour.labels)
-        assert np.flatnonzero(differs).tolist() == [11]
-        wanted = np.clip(features - size * np.array([1, -1, 1, -1]), -1, 1)
-        np.testing.assert_allclose(one.columns / FEATURE_ONE, wanted, atol=1e-4)
-        np.testing.assert_allclose(one.labels / RESIDUAL_ONE, np.clip(labels - size, -1, 1), atol=1e-5)
-        assert one.digest != neighbour.digest
-
-
 def test_noise_is_of_the_secret_and_of_all_that_it_hides() -> None:
     """Protects rows: the same window has the same means, made again; another row, secret, window or strength
     has other noise."""
@@ -162,97 +135,18 @@ def test_noise_is_of_the_secret_and_of_all_that_it_hides() -> None:
     assert len(found) == 5
 
 
-def test_what_noise_alone_could_be_moves_nothing() -> None:
-    """Protects wide tables whose columns have no mean: nearly none of 400 is moved by its noise. Means that
-    are seen are kept."""
-    plan = plan_means(0.001, 400)
-    noise = plan.noise
-    assert noise is not None
-    random = np.random.default_rng(3)
-    told = np.rint(random.normal(0, math.sqrt(noise.variance), 401)).astype(np.int64)
-    told[7] += 20 * math.ceil(math.sqrt(noise.variance))
-    rows = 10**6
-    means = plan.means(told, rows)
-    assert np.count_nonzero(means.columns) < 5
-    assert means.columns[7] == round(told[7] * noise.unit / rows / RESIDUAL_ONE * FEATURE_ONE)
-    # The label's is taken as it is, and nothing is beyond the bounds.
-    assert means.label != 0
-    assert plan.means(np.full(401, 10**12), rows).label == RESIDUAL_ONE
-    assert set(plan.means(np.full(401, -(10**12)), rows).columns) == {-FEATURE_ONE}
-
-
-def test_the_intercept_is_what_makes_a_centred_model_one_of_the_table() -> None:
-    """Protects predictions: b + A x of the table as it is equals (A - m) x + the label's mean, which counts
-    by how little noise a party has it with.
-    """
-    random = np.random.default_rng(4)
-    plans = {"a": plan_means(0.1, 2), "b": plan_means(0.4, 3), "c": plan_means(0.2, 5)}
-    means = {
-        name: Means(
-            random.integers(-FEATURE_ONE, FEATURE_ONE, plan.columns), int(random.integers(-9999, 9999))
-        )
-        for name, plan in plans.items()
-    }
-    x = {name: random.normal(size=plan.columns) for name, plan in plans.items()}
-    rows = {name: random.uniform(-1, 1, (5, plan.columns)) for name, plan in plans.items()}
-    # Variances are as (2 + 1) / .1 to (3 + 1) / .4 with one label; five columns tell it twice: (5 + 4) / 4 /
-    # .2.
-    parts = np.array([0.1 / 3, 0.4 / 4, 4 * 0.2 / 9])
-    label = float(parts @ [means[name].label for name in "abc"]) / parts.sum() / RESIDUAL_ONE
-    wanted = label + sum((rows[name] - means[name].columns / FEATURE_ONE) @ x[name] for name in rows)
-    found = intercept(means, plans, x) + sum(rows[name] @ x[name] for name in rows)
-    np.testing.assert_allclose(found, wanted, atol=1e-12)
-    assert intercept({}, plans, x) == 0.0
-
-
-@pytest.mark.parametrize("columns", [1, 4, 30, 1000])
-def test_the_label_has_no_more_noise_for_more_columns(columns: int) -> None:
-    """Protects wide tables: over secrets the label's mean varies by what its own sensitivity costs, times
-    3^.5 at most, however many columns share the release. Told once it had d + 1 times the variance, and every
+def test_the_label_has_no_more_noise_for_more_columns() -> None:
+    """Protects wide tables: the noise of the label's mean costs what its own sensitivity does, times 2^.5 at
+    most, however many columns share the release. Told once it had d + 1 times the variance, and every
     prediction of 1,000 columns was off by it."""
-    rows, cost = 400, 0.05
+    rows, cost, columns = 400, 0.05, 1000
     window = divided(np.zeros((rows, columns)), np.full(rows, 0.25), 1)["party-0"]
-    plan, found = plan_means(cost, columns), []
-    for secret in range(300):
-        told = released_means(window, plan, place("party-0", 1, b"%32d" % secret))
-        found.append(plan.means(told, rows).label / RESIDUAL_ONE)
-    alone = 2 / rows / math.sqrt(2 * cost)
-    assert np.mean(found) == pytest.approx(0.25, abs=5 * alone * math.sqrt(3 / 300))
-    assert 0.9 < np.std(found) / alone < math.sqrt(3) * 1.1
-
-
-def shifted(server: Server) -> dict[str, Hand]:
-    """Parties whose columns and label have means far from 0."""
-    random = np.random.default_rng(5)
-    features = np.clip(random.normal(0.5, 0.2, (ROWS, COLUMNS * PARTIES)), -1, 1)
-    labels = np.clip(-0.4 + 0.8 * (features[:, 0] - 0.5), -1, 1)
-    return {
-        party: Hand(server, party, window) for party, window in divided(features, labels, PARTIES).items()
-    }
-
-
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
-def test_every_estimator_publishes_its_intercept(estimator: str, restart: bool) -> None:
-    """Protects users of the model: each party's record has the intercept of the whole model, through restarts
-    of the server, and the model with it is right on a table whose means are far from 0.
-    """
-    learning = {"estimator": estimator, "columns": 8, "iterations": 60, "sketch": "identity", "radius": 2.0}
-    server = Server(settings_of(learning=learning, privacy={"epsilon": math.inf}))
-    server.announce(names_of())
-    found = shifted(server)
-    converse(server, found, restart)
-    models = {key: content for channel, key, content in server.published if channel == "model"}
-    (b,) = {content["intercept"] for content in models.values()}
-    random = np.random.default_rng(6)
-    features = random.normal(0.5, 0.1, (200, COLUMNS * PARTIES))
-    predicted = np.full(200, b)
-    for number, party in enumerate(server.public.parties):
-        own = features[:, number * COLUMNS : (number + 1) * COLUMNS]
-        predicted += own[:, models[party]["columns"]] @ np.array(models[party]["weights"])
-    labels = -0.4 + 0.8 * (features[:, 0] - 0.5)
-    assert 1 - np.mean((predicted - labels) ** 2) / np.var(labels) > 0.8
-    assert 0.2 < abs(b + 0.4 + 0.8 * 0.5) + 0.4 < 0.9
+    plan = plan_means(cost, columns)
+    assert plan.noise is not None
+    deviation = plan.noise.deviation / (plan.weight * rows * RESIDUAL_ONE)
+    assert deviation < 1.5 * 2 / rows / math.sqrt(2 * cost)
+    found = plan.means(released_means(window, plan, place("party-0", 1, SECRET)), rows).label / RESIDUAL_ONE
+    assert 0 < abs(found - 0.25) < 5 * deviation
 
 
 def test_no_mean_passes_that_no_rows_can_have() -> None:
@@ -276,7 +170,7 @@ def test_no_mean_passes_that_no_rows_can_have() -> None:
             assert server.hear("party-0", "frozen", Frozen(own.manifest, means.tobytes(), 2), 1) == [
                 "out_of_bounds"
             ]
-    for means in (own.means[:-8], own.means + bytes(8), own.means[:-1]):
+    for means in (own.means[:-8], own.means[:-1]):
         assert server.hear("party-0", "frozen", Frozen(own.manifest, means, 2), 1) == ["shape"]
     # A build between two releases told the label's sum once, and one of it would be half of the mean.
     for weight in (0, 1, 3):
@@ -285,30 +179,26 @@ def test_no_mean_passes_that_no_rows_can_have() -> None:
         ]
     assert not server.task.means.has("party-0")
     highest = np.array([most[0]] * COLUMNS + most[1:], "<i8").tobytes()
-    assert server.hear("party-0", "frozen", Frozen(own.manifest, highest, 2), 1) == []
+    server.tell("party-0", "frozen", Frozen(own.manifest, highest, 2), 1)
     assert abs(server.task.means.intercept({party: np.zeros(COLUMNS) for party in found})) <= 1
 
 
-@pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal"])
-def test_a_fit_of_the_release_before_ends_as_it_began(tmp_path: Path, estimator: str) -> None:
+def test_a_fit_of_the_release_before_ends_as_it_began(tmp_path: Path) -> None:
     """Protects who upgrades within a fit: a window that was frozen without means is fitted by the plan that
     it was charged for, bit for bit, and the next one is centred.
     """
-    learning = {"estimator": estimator}
-    before = Driver(settings(tmp_path, learning={**learning, "intercept": False}, window={"fits": 2})).begun()
+    before = Driver(settings(tmp_path, learning={"intercept": False}, window={"fits": 2})).begun()
     # The release before remembered nothing of centring.
     old = {key: value for key, value in before.state.items() if key[1] != b"fit-centred"}
     noted = (tmp_path / "ledger").read_bytes()
-    ask = before.ask(0) if estimator == "frank-wolfe" else before.server("choose", 1, 0, b"")
-    (wanted,) = before.feed([ask])
+    ask = before.ask(0)
+    (wanted,) = before.hear(ask)
     (tmp_path / "ledger").write_bytes(noted)
-    party = Driver(settings(tmp_path, learning=learning, window={"fits": 2}), old)
+    party = Driver(settings(tmp_path, window={"fits": 2}), old)
     assert party.public.fingerprint == before.public.fingerprint
-    assert party.feed([ask]) == [wanted]
-    party.feed([party.model()])
-    party.feed(party.rows(1))
-    party.feed([])
-    (frozen,) = party.feed([party.manifest(2)])
+    assert party.hear(ask) == [wanted]
+    party.hear(party.model())
+    (frozen,) = party.window(2, seed=1)
     assert len(read_content(frozen.content, Frozen).means) == 8 * 5
     assert read_content(before.sent[-2].content, Frozen).means == b""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from dp_frank_wolfe.party_driver import NAMES, Driver, settings
+from dp_frank_wolfe.party_driver import settings
 
 from streamfl.cli.check_inputs import look_at_inputs
 from streamfl.cli.check_state import ChangelogContents
@@ -39,31 +39,3 @@ def test_a_mistaken_field_is_told_of(tmp_path: Path) -> None:
     assert "x0 is missing" in by_name["records of a-samples"].detail
     assert "takes such records in silence" in by_name["records of a-samples"].remedy
     assert by_name["records of labels"].detail == "2 of 2 records readable"
-
-
-def test_looking_at_records_releases_nothing(tmp_path: Path) -> None:
-    """Protects the ledger file from a check beside a party that runs: it looks at rows, a manifest and an
-    ask."""
-    own, bus = settings(tmp_path, window={"rows": 3}, learning={"sketch_rows": 2}), MemoryBus()
-    kind, party, names = ROLES[PARTY], Driver(own), NAMES[:3]
-    bus.create(kind.topics(own))
-    for name in names:
-        for topic, received in (
-            ("a-samples", party.sample(name, [0.5] * 4)),
-            ("labels", party.label(name, 0.5)),
-        ):
-            bus.write([Outgoing(topic, received.record.key, received.record.value)])
-    for received in (party.manifest(1, names), party.ask(0)):
-        bus.write([Outgoing("f.a.asks", None, received.record.value)])
-    before = (tmp_path / "ledger").read_bytes()
-    for _ in range(2):
-        list(
-            look_at_inputs(
-                Configured(tmp_path / "a.toml", kind, own),
-                bus,
-                kind.build(own),
-                kind.channels(own),
-                ChangelogContents(),
-            )
-        )
-    assert (tmp_path / "ledger").read_bytes() == before

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from streamfl.dp_frank_wolfe.learning.iterate import quantise
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
 from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext, predictions
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, plan_fit
+from streamfl.dp_frank_wolfe.privacy.budget import plan_fit
 from streamfl.privacy.release_bits import Release, release_bits
 
 ROWS, COLUMNS = 200, 12
@@ -30,10 +30,17 @@ def _window() -> Window:
 
 
 def make(
-    window: Window, cost: float = 1.0, choices: int = 40, columns: int = 4, **options: object
+    window: Window,
+    cost: float = 1.0,
+    choices: int = 40,
+    columns: int = 4,
+    bound: float = 2.0,
+    sketch: SignSketch = SKETCH,
+    place: ReleaseContext = PLACE,
+    **options: int,
 ) -> PartyFit:
-    plan = plan_fit(cost, choices, columns, 2.0, SKETCH)
-    return PartyFit(window, BLOCKS, plan, SKETCH, options.pop("place", PLACE), **options)
+    plan = plan_fit(cost, choices, columns, bound, sketch)
+    return PartyFit(window, BLOCKS, plan, sketch, place, **options)
 
 
 def test_predictions_are_bounded_whatever_others_say(window: Window) -> None:
@@ -88,90 +95,17 @@ def test_what_no_server_could_have_come_to_is_refused(window: Window) -> None:
     assert len(party.answer(0, [0, 3], NONE, np.full(20, 1e250))) == 2
 
 
-def test_at_the_cap_a_block_without_a_shown_column_does_not_answer(window: Window) -> None:
-    """Protects the cap: what is shown once is all that is ever chosen."""
-    party = make(window, columns=1)
-    answers = party.answer(0, [0, 3], NONE, np.zeros(20))
-    assert list(answers) == [0]
-    again = party.answer(1, [0, 3], NONE, np.zeros(20))
-    assert again[0].vertex.column == answers[0].vertex.column
-    assert again[0].sums is None
-
-
-def released(
-    window: Window, place: ReleaseContext = PLACE, sketch: SignSketch = SKETCH, plan: FitPlan | None = None
-) -> dict[int, np.ndarray]:
-    """The noise of each column's sketch, all columns shown."""
-    plan = plan or plan_fit(1.0, 40, 12, 2.0, sketch)
-    party = PartyFit(window, {0: Block("party-0", tuple(range(12)), 1.0)}, plan, sketch, place, candidates=1)
-    found = {}
-    for t in range(40):
-        for answer in party.answer(t, [0], NONE, np.zeros(sketch.numbers)).values():
-            if answer.sums is not None:
-                exact = sketch.apply(window.columns[:, answer.vertex.column])
-                found[answer.vertex.column] = answer.sums - (exact + plan.noise.unit // 2) // plan.noise.unit
-    return found
-
-
-def test_noise_is_for_one_content_in_one_place(window: Window) -> None:
-    """Protects from differences: the same release has the same noise, and another row, window, party,
-    federation, ledger, secret or strength has independent noise in every column, also in those that did not
-    change.
-    """
-    once = released(window)
-    assert len(once) > 8
-    for first, second in itertools.combinations(once.values(), 2):
-        assert np.mean(first == second) < 0.5
-    for column, noise in released(window).items():
-        np.testing.assert_array_equal(noise, once[column])
-    features, labels = window.columns / FEATURE_ONE, window.labels / RESIDUAL_ONE
-    features[3, 0] = -features[3, 0]
-    changed = divided(features, labels, 1)["party-0"]
-    others = [released(changed), released(window, plan=plan_fit(1.1, 40, 12, 2.0, SKETCH))]
-    others += [
-        released(window, plan=plan_fit(1.0, 40, 12, 2.1, SKETCH)),
-        released(window, sketch=SignSketch(ROWS, 20, 2)),
-    ]
-    names = [
-        {"ledger": "b"},
-        {"federation": "b"},
-        {"party": "b"},
-        {"window": 1},
-        {"secret": bytes(range(1, 33))},
-    ]
-    others += [released(window, replace(PLACE, **name)) for name in names]
-    for other in others:
-        for column in once.keys() & other.keys():
-            assert np.mean(once[column] == other[column]) < 0.5
-
-
-def test_a_column_s_sketch_does_not_depend_on_when_it_is_shown(window: Window) -> None:
-    """Protects a fit that is done again after another order of answers: the same window shows the same
-    sketch, never a second one.
-    """
-    first = make(window, cost=1.0, columns=12, candidates=1, seed=1)
-    second = make(window, cost=1.0, columns=12, candidates=1, seed=2)
-    shown: list[dict[int, np.ndarray]] = []
-    for party in (first, second):
-        answers = [party.answer(t, [0], NONE, np.zeros(20))[0] for t in range(12)]
-        shown.append({answer.vertex.column: answer.sums for answer in answers if answer.sums is not None})
-    both = shown[0].keys() & shown[1].keys()
-    assert both
-    for column in both:
-        np.testing.assert_array_equal(shown[0][column], shown[1][column])
-
-
 def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(
     window: Window, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects noise keys of choices: no two releases of a fit have one key, and a fit that differs in its
-    strength, what it was told,
-    its candidates or its rows has none in common with it.
+    """Protects from one draw on two contents, whose difference would be known: no two releases of a fit have
+    one key, and a fit that differs in its place, secret, strength, sketch or rows has none in common with it.
+    Choices depend on what was told too; a column's sketch is the same whenever it is shown.
     """
-    heard: list[Release] = []
+    heard: list[tuple[bytes, Release]] = []
 
     def bits(secret: bytes, release: Release, draws: int) -> bytes:
-        heard.append(release)
+        heard.append((secret, release))
         return release_bits(secret, release, draws)
 
     monkeypatch.setattr("streamfl.dp_frank_wolfe.party.fit.release_bits", bits)
@@ -179,25 +113,31 @@ def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(
     features[3, 0] = -features[3, 0]
     changed = divided(features, labels, 1)["party-0"]
 
-    def choices(party: PartyFit, others: float = 0.0, own: float = 0.0) -> set[Release]:
+    def keys(party: PartyFit, others: float = 0.0, own: float = 0.0) -> list[set[tuple[bytes, Release]]]:
+        """Of choices, and of sketches."""
         heard.clear()
         for t in range(6):
             party.answer(t, [0, 3], np.full(COLUMNS, own), np.full(20, others))
         assert len(set(heard)) == len(heard) > 12
-        return {release for release in heard if release.kind.startswith("choice")}
+        return [{one for one in heard if one[1].kind.startswith(kind)} for kind in ("choice", "sketch")]
 
-    once = choices(make(window))
-    assert len(once) == 12
-    assert choices(make(window)) == once
-    assert not choices(make(window, cost=1.1)) & once
-    assert not choices(make(window, columns=5)) & once
-    assert not choices(make(window, choices=41)) & once
-    assert not choices(make(window), others=0.5) & once
-    assert not choices(make(window), own=0.01) & once
-    assert not choices(make(window, candidates=3)) & once
-    assert not choices(make(changed)) & once
-    # Four times the budget may be the same noise in units of half the size.
+    once = keys(make(window))
+    assert len(once[0]) == 12
+    assert keys(make(window)) == once
+    names = [{"ledger": "b"}, {"federation": "b"}, {"party": "b"}, {"window": 1}, {"secret": bytes(32)}]
+    options: list[dict[str, Any]] = [{"place": replace(PLACE, **name)} for name in names]
+    options += [{"cost": 1.1}, {"columns": 5}, {"choices": 41}, {"bound": 2.1}]
+    for found in [*(keys(make(window, **option)) for option in options), keys(make(changed))]:
+        assert not found[1] & once[1]
+        assert not found[0] & once[0]
+    for found in (
+        keys(make(window), others=0.5),
+        keys(make(window), own=0.01),
+        keys(make(window, candidates=3)),
+    ):
+        assert not found[0] & once[0]
+    assert not keys(make(window, sketch=SignSketch(ROWS, 20, 2)))[1] & once[1]
     noise = plan_fit(1.0, 40, 4, 2.0, SKETCH).noise
     assert noise is not None
-    shown = [release.parameters[5:] for release in heard if release.kind.startswith("sketch")]
-    assert set(shown) == {(noise.variance, noise.unit, SKETCH.name)}
+    given = {(one.iteration, *one.parameters[5:]) for _, one in once[1]}
+    assert given == {(0, noise.variance, noise.unit, SKETCH.name)}

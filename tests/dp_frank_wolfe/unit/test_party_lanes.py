@@ -22,16 +22,16 @@ def predicting(folder: Path) -> Driver:
         settings(folder, window={"fits": 5}, serving={"mode": "private", "share": 0.5, "predictions": 1})
     ).begun()
     party.feed(party.rows(1, OTHERS))
-    party.feed([])
-    party.feed([party.ask(0)])
-    party.feed([party.model([0.1, 0, 0, 0])])
+    party.tick()
+    party.hear(party.ask(0))
+    party.hear(party.model([0.1, 0, 0, 0]))
     return party
 
 
 def show(party: Driver, names: list[str]) -> list[Message]:
     """Records of entities, and the tick at which parts are told of them."""
     party.feed([party.sample(name, [0.5] * 4) for name in names])
-    return party.feed([])
+    return party.tick()
 
 
 @pytest.mark.parametrize("state", ["begun anew", "rolled back"])
@@ -47,9 +47,9 @@ def test_no_fit_follows_predictions_that_were_forgotten(tmp_path: Path, state: s
     )
     if state == "begun anew":
         back.feed(back.rows(1, OTHERS))
-        back.feed([])
+        back.tick()
     links = Anchor.open(tmp_path / "ledger", "people", "a").links()
-    assert back.feed([back.manifest(2, OTHERS)]) == []
+    assert back.hear(back.manifest(2, OTHERS)) == []
     assert [one.error.reason for one in back.rejections] == ["ledger"]
     assert "20 releases of another chain" in (back.role.trouble or "")
     assert Anchor.open(tmp_path / "ledger", "people", "a").links() == links
@@ -63,7 +63,7 @@ def test_no_prediction_follows_fits_that_were_forgotten(tmp_path: Path) -> None:
     """
     party = predicting(tmp_path)
     old = dict(party.state)
-    assert [message.kind for message in party.feed([party.manifest(2, OTHERS)])] == ["frozen"]
+    assert [message.kind for message in party.hear(party.manifest(2, OTHERS))] == ["frozen"]
     back = Driver(party.settings, old)
     assert show(back, NAMES) == []
     assert back.task.serving.wake_at is None
@@ -76,7 +76,7 @@ def test_no_prediction_follows_a_fit_of_a_second_worker(tmp_path: Path) -> None:
     second = Driver(party.settings, dict(party.state))
     assert [message.kind for message in show(party, NAMES[:1])] == ["partial"]
     show(second, NAMES[:1])
-    told = second.feed([second.manifest(2, OTHERS)])
+    told = second.hear(second.manifest(2, OTHERS))
     assert [message.kind for message in told] == ["frozen"], second.role.trouble
     links = Anchor.open(tmp_path / "ledger", "people", "a").links(PREDICTIONS)
     assert show(party, NAMES[1:]) == []
@@ -84,8 +84,10 @@ def test_no_prediction_follows_a_fit_of_a_second_worker(tmp_path: Path) -> None:
     assert Anchor.open(tmp_path / "ledger", "people", "a").links(PREDICTIONS) == links
 
 
-@pytest.mark.parametrize("lost", [["partial"], ["frozen"], ["partial", "frozen"]])
-@pytest.mark.parametrize("first", ["tick", "manifest"])
+@pytest.mark.parametrize(
+    ("first", "lost"),
+    [("tick", ["partial"]), ("tick", ["frozen"]), ("manifest", ["partial", "frozen"])],
+)
 def test_what_was_noted_before_a_crash_is_done_again(tmp_path: Path, first: str, lost: list[str]) -> None:
     """Protects a party from holding itself back: killed between file and commit, one chain or both are behind
     the file, and whichever is done again first, both come to the same bytes.
@@ -104,9 +106,9 @@ def test_what_was_noted_before_a_crash_is_done_again(tmp_path: Path, first: str,
         again.feed = lambda batch, commit=True: ticks([manifest])  # type: ignore[method-assign, misc]
     again.start()
     again.feed = ticks  # type: ignore[method-assign]
-    again.feed([manifest])
+    again.hear(manifest)
     while again.role.wake_at is not None and again.role.wake_at <= again.now:
-        again.feed([])
+        again.tick()
     assert again.rejections == []
     assert again.role.trouble is None
     assert [message.kind for message in again.sent if message.kind != "partial"] == ["frozen"]

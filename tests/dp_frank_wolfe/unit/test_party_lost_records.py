@@ -13,24 +13,21 @@ def fitted(folder: Path) -> Driver:
     """After a fit."""
     party = Driver(settings(folder)).begun()
     for iteration in range(6):
-        party.feed([party.ask(iteration)])
-    party.feed([party.model()])
+        party.hear(party.ask(iteration))
+    party.hear(party.model())
     return party
 
 
 def next_window(party: Driver) -> list[str]:
     """The same people come again, and the server asks for them; the kinds of what is said of them."""
     party.feed(party.rows(1))
-    party.feed([])
-    return [
-        message.kind for message in [*party.feed([party.manifest(2)]), *party.feed([party.ask(0, window=2)])]
-    ]
+    party.tick()
+    return [message.kind for message in [*party.hear(party.manifest(2)), *party.hear(party.ask(0, window=2))]]
 
 
 @pytest.mark.parametrize(
     "lost",
     [
-        [b"spent/"],
         [b"spent/person 07"],
         [b"whole"],
         [b"spent/", b"whole"],
@@ -76,12 +73,12 @@ def test_a_gap_stays_one_whatever_is_charged_meanwhile(tmp_path: Path) -> None:
     """Protects the same through a restart: a party that releases nothing goes on charging predictions, and
     remembers that."""
     party = Driver(settings(tmp_path, serving={"mode": "private", "share": 0.5, "predictions": 1})).begun()
-    party.feed([party.ask(0)])
-    party.feed([party.model([0.1, 0, 0, 0])])
+    party.hear(party.ask(0))
+    party.hear(party.model([0.1, 0, 0, 0]))
     gap = Driver(
         party.settings, {key: value for key, value in party.state.items() if not key[1].startswith(b"spent/")}
     )
     before = dict(gap.state)
-    gap.feed([gap.sample("somebody", [0.5] * 4)])
+    gap.hear(gap.sample("somebody", [0.5] * 4))
     assert gap.state != before
     assert "records of it were lost" in (Driver(party.settings, gap.state).role.trouble or "")

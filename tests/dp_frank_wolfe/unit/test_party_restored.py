@@ -6,32 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from dp_frank_wolfe.party_driver import NAMES, Driver, settings
-from dp_frank_wolfe.unit.test_party_crashes import TWICE, same_anchor, script, undisturbed
+from dp_frank_wolfe.party_driver import Driver, settings
 
 from streamfl.contract.role import BadRecord, StateChange
 from streamfl.dp_frank_wolfe.messages import records_of
-
-
-@pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
-def test_restored_anywhere_it_says_the_same(tmp_path: Path, estimator: str) -> None:
-    """Protects a fit from restarts: whatever is left out of what is remembered is missing in the next
-    message."""
-    steps = script(estimator)
-    if estimator == "marginal":
-        steps = [step for number, step in enumerate(script("two-round")) if number not in (4, 10)]
-    learning = {"estimator": estimator}
-    # A worker that begins gives a tick.
-    ticked = [each for step in steps for each in (step, lambda _: [])]
-    never = undisturbed(tmp_path / "once", ticked, learning=learning, **TWICE)
-    same_anchor(tmp_path / "again", tmp_path / "once")
-    party = Driver(settings(tmp_path / "again", learning=learning, **TWICE))
-    for step in steps:
-        party.feed(step(party))
-        party = Driver(party.settings, party.state, party.sent)
-    assert party.sent == never.sent
-    assert len(party.sent) >= 6
-    assert party.state == never.state
 
 
 def test_a_manifest_in_parts_comes_whole_through_a_restart(tmp_path: Path) -> None:
@@ -42,29 +20,20 @@ def test_a_manifest_in_parts_comes_whole_through_a_restart(tmp_path: Path) -> No
     party = Driver(settings(tmp_path, window={"rows": rows, "limit": rows}, privacy={"delta": 1e-5}))
     names = [f"{number:04}" + "x" * 246 for number in range(rows)]
     for name in names:
-        party.feed([party.sample(name, [0.5] * 4), party.label(name, 0.5)])
-    assert sum(len(msgspec.msgpack.decode(message.content)[0]) for message in party.feed([])) == rows
+        party.hear(party.sample(name, [0.5] * 4), party.label(name, 0.5))
+    announced = party.tick()
+    assert [message.iteration for message in announced] == list(range(1, len(announced) + 1))
+    assert sum(len(msgspec.msgpack.decode(message.content)[0]) for message in announced) == rows
+    assert max(len(message.content) for message in announced) < 200_000
     message = party.server("manifest", 1, 0, [names]).message
     first, second = records_of(party.codec, message)
-    assert party.feed([party.record("asks", "", first)]) == []
+    assert party.hear(party.record("asks", "", first)) == []
     party = Driver(party.settings, party.state)
-    (frozen,) = party.feed([party.record("asks", "", second)])
+    (frozen,) = party.hear(party.record("asks", "", second))
     assert frozen.kind == "frozen"
     again = Driver(party.settings, party.state)
-    assert len(again.feed([again.ask(0)])) == 1
+    assert len(again.hear(again.ask(0))) == 1
     assert len(again.task.ledger.spend) == rows
-
-
-def test_half_rows_come_back(tmp_path: Path) -> None:
-    """Protects entities of which one record came before a restart, and the other behind it."""
-    party = Driver(settings(tmp_path))
-    batch = party.rows()
-    for received in batch:
-        party.feed([received])
-        party = Driver(party.settings, party.state, party.sent)
-    names = [name for message in party.sent for name in msgspec.msgpack.decode(message.content)[0]]
-    assert names == NAMES
-    assert len(party.feed([party.manifest()])) == 1
 
 
 @pytest.mark.parametrize(
@@ -100,5 +69,5 @@ def test_times_hold_nothing_up() -> None:
     party.feed(party.rows())
     assert party.role.wake_at == party.now
     party.now = 10.0
-    assert len(party.feed([])) == 1
+    assert len(party.tick()) == 1
     assert party.role.wake_at is None

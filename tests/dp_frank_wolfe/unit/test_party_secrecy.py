@@ -30,6 +30,21 @@ VALUES: dict[str, list[Any]] = {
     "too few": [0.1] * (COLUMNS - 1),
     "far too large": [1e300] * COLUMNS,
 }
+# As they lie in a topic.
+CONTENTS = [
+    b"",
+    b"no JSON at all {",
+    b"[]",
+    b"5",
+    b"{}",
+    b"\xff" * 5000,
+    b" " * 2_000_000,
+    b'{"x0": 1e400, "x1": 0.5, "x2": 0.5, "x3": 0.5}',
+    b'{"x0": NaN, "x1": 0.5, "x2": 0.5, "x3": 0.5}',
+    b'{"x0": 0.5, "x1": -Infinity, "x2": 0.5, "x3": true}',
+    b'{"x0": 0.5, "x1": 0.5, "x2": 0.5, "x3": 0.5, "x4": 0.5}',
+    b'{"x0": 0.5, "x1": 0.5, "x2": 0.5, "x3": 0.5, "note": "' + b"x" * 5000 + b'"}',
+]
 
 
 @dataclass
@@ -56,11 +71,12 @@ def life(
     whatever they are."""
     with monkeypatch.context() as patch:
         patch.setattr(IntegerNoise, "add", lambda noise, values, bits: np.arange(len(values), dtype=np.int64))
-        for module in ("party.fit", "learning.selection"):
+        for module in ("party.fit", "party.selection"):
             patch.setattr(
                 f"streamfl.dp_frank_wolfe.{module}.exponential_mechanism", lambda scores, rate: _Fixed()
             )
-        own = settings(folder, learning={"estimator": estimator})
+        serving = {"mode": "private", "predictions": 2}
+        own = settings(folder, learning={"estimator": estimator}, serving=serving)
         # The same ledger, from its beginning: of a head that others see nothing follows from what was noted
         # before.
         os.truncate(folder / "ledger", HEADER_BYTES)
@@ -79,9 +95,14 @@ def life(
             "marginal": [party.server("choose", 1, 0, b"")],
             "two-round": [party.server("choose", 1, 0, b""), party.server("rows", 1, 0, others)],
         }[estimator]
-        for batch in ([*rows, *told], [], [party.manifest()], *([ask] for ask in asks), [party.model()]):
+        batches: list[Any] = [[*rows, *told], [], None, *([ask] for ask in asks)]
+        # The entity comes again, and is predicted.
+        batches += [[party.model([0.1, 0, 0, 0])], [rows[ENTITY]], []]
+        for batch in batches:
             before = dict(party.state)
-            seen.sent += map(msgspec.msgpack.encode, party.feed(batch))
+            # A manifest is of what was announced.
+            sent = party.feed([party.manifest()] if batch is None else batch)
+            seen.sent += map(msgspec.msgpack.encode, sent)
             seen.notices += party.role.notices()
             seen.times.append(party.role.wake_at)
             seen.trouble.append(party.role.trouble)
@@ -107,11 +128,12 @@ def test_nothing_but_releases_tells_of_a_row(
     features, labels = table()
     wanted = life(tmp_path, estimator, features[ENTITY].tolist(), float(labels[ENTITY]), monkeypatch)
     assert len(wanted.sent) >= 3
+    assert len([one for one in wanted.sent if b"partial" in one]) == 1
     for values in VALUES.values():
         assert life(tmp_path, estimator, values, 0.9, monkeypatch) == wanted
-    for content in (b"", b"no JSON at all {", b"[]", b"\xff" * 5000):
+    for content in CONTENTS:
         assert life(tmp_path, estimator, content, None, monkeypatch) == wanted
-    for label in (-0.9, 1e9, "a text", math.inf, [], True):
+    for label in (-0.9, 1e9, "a text", 2_000_000 * "x", math.inf, [], True):
         assert life(tmp_path, estimator, features[ENTITY].tolist(), label, monkeypatch) == wanted
 
 

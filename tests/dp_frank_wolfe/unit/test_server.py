@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from dp_frank_wolfe.hand_made import ROWS, Hand, Server, converse, hands, names_of, settings_of, windows_of
-from dp_frank_wolfe.proof.equal_shares import marginal, two_round
+from dp_frank_wolfe.hand_made import ROWS, Hand, Server, converse, hands, names_of, settings_of
 
-from streamfl.dp_frank_wolfe.learning.weights import weights_of
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -26,38 +23,8 @@ from streamfl.dp_frank_wolfe.messages import (
     content_of,
     read_content,
 )
-from streamfl.dp_frank_wolfe.tools import direct
 
 EXACT: dict[str, Any] = {"epsilon": float("inf")}
-
-
-def told_directly(
-    server: Server,
-    found: dict[str, Hand],
-    absent: Callable[[int, str], bool] = lambda iteration, party: False,
-) -> direct.DirectFit:
-    public, learning = server.public, server.settings.learning
-    plans = {party: public.fit_plan(party, 1) for party in public.parties}
-    until = learning.tolerance or -1.0
-    windows, sketch = windows_of(found), public.sketch(1)
-    return direct.fit(
-        windows,
-        public.sampling,
-        learning.iterations,
-        sketch,
-        plans,
-        delta=1e-3,
-        window=1,
-        absent=absent,
-        until_gap=until,
-    )
-
-
-def assert_is(found: dict[str, Hand], x: dict[str, Any]) -> None:
-    """To the last bit."""
-    assert {party: hand.weights for party, hand in found.items()} == {
-        party: weights_of(own) for party, own in x.items()
-    }
 
 
 def begun(**sections: dict[str, Any]) -> tuple[Server, dict[str, Hand]]:
@@ -67,148 +34,31 @@ def begun(**sections: dict[str, Any]) -> tuple[Server, dict[str, Hand]]:
     return server, hands(server)
 
 
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {},
-        {"learning": {"blocks": 2, "columns": 8, "sampling": "nice", "sampled_blocks": 3}},
-        {"learning": {"sampling": "uniform", "iterations": 12}},
-        {"learning": {"sketch": "identity", "iterations": 20}, "privacy": EXACT},
-        {
-            "learning": {"sketch": "identity", "iterations": 200, "tolerance": 0.02, "columns": 8},
-            "privacy": EXACT,
-        },
-        {"learning": {"columns": 2, "blocks": 2}},
-    ],
-)
-def test_a_fit_is_that_of_one_process(sections: dict[str, Any], restart: bool) -> None:
-    """Protects the arithmetic from the messages: weights, uplink and iterations to the last bit, in one life
-    or in many."""
-    server, found = begun(**sections)
-    converse(server, found, restart)
-    expected, learning = told_directly(server, found), server.settings.learning
-    assert_is(found, expected.x)
-    estimator = server.task.estimator
-    assert estimator.support == expected.support > 0
-    assert estimator.l1_norm == expected.l1_norm <= 1 + 1e-12
-    if learning.tolerance:
-        assert estimator.iteration == len(expected.steps) < learning.iterations
-    else:
-        # Signed indices, and the numbers of each column that was shown.
-        columns, numbers = len(expected.sums), server.settings.sketch_numbers
-        indices = sum(len(step.chosen) for step in expected.steps)
-        assert estimator.uplink_numbers == expected.uplink_numbers == indices + columns * numbers
-    published = {key: value for channel, key, value in server.published if channel == "model"}
-    for party, own in expected.x.items():
-        assert published[party]["version"] == 1
-        assert published[party]["columns"] == np.flatnonzero(own).tolist()
-        assert published[party]["weights"] == own[own != 0].tolist()
-
-
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("privacy", [{"epsilon": 5.0}, EXACT])
-@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
-def test_a_selection_is_that_of_one_process(estimator: str, privacy: dict[str, Any], restart: bool) -> None:
-    """Protects the estimators that choose once: two parties' half of the budget each, the same weights to the
-    last bit."""
-    server, found = begun(learning={"estimator": estimator, "columns": 4, "radius": 0.9}, privacy=privacy)
-    converse(server, found, restart)
-    call = marginal if estimator == "marginal" else two_round
-    cost = server.public.estimator_cost("party-0") * 2
-    expected = call(windows_of(found), cost, 4, 0.9, delta=1e-3, window=1)
-    assert_is(found, expected.x)
-    assert server.task.estimator.support > 0
-    if estimator == "marginal":
-        assert server.task.estimator.uplink_numbers == expected.uplink_numbers
-
-
 def test_windows_follow_one_another() -> None:
     """Protects windows: rows names that all have announced, in ascending order, each once; the next begins
     when one has ended."""
     server = Server(settings_of())
     server.announce(names_of(ROWS - 1), 1)
     assert server.said == []
-    assert server.hear("party-0", "entities", Entities(["z"]), iteration=2) == []
-    assert server.said == []
+    server.tell("party-0", "entities", Entities(["z"]), iteration=2)
     # The first to be complete are the first to be taken, and a name that one party alone has announced waits.
-    assert (
-        server.hear(
-            "party-1", "entities", Entities(["a later one", *names_of(2 * ROWS)[ROWS:], "z"]), iteration=2
-        )
-        == []
-    )
+    later = names_of(2 * ROWS)[ROWS:]
+    server.tell("party-1", "entities", Entities(["a later one", *later, "z"]), iteration=2)
     assert [party for party, _ in server.said] == ["party-0", "party-1"]
     for party, message in server.said:
         assert server.rows(party, message) == sorted([*names_of(ROWS - 1), "z"])
     server.restart()
-    found = hands(server)
     first = list(server.said)
-    assert server.hear("party-0", "entities", Entities(names_of(2 * ROWS)[ROWS:]), iteration=3) == []
+    server.tell("party-0", "entities", Entities(later), iteration=3)
     assert server.said == [], "one fit at a time"
     server.said = first
-    unread, second = list(first), []
-    while unread:
-        party, message = unread.pop(0)
-        if message.window == 2:
-            second.append(message)
-            continue
-        answer = found[party].hear(message)
-        if answer is not None:
-            assert server.hear(party, answer[0], answer[1], 1, answer[2]) == []
-            unread += server.said
-    assert [message.kind for message in second] == ["manifest", "manifest"]
-    for party, message in zip(server.public.parties, second, strict=True):
-        assert server.rows(party, message) == names_of(2 * ROWS)[ROWS:]
-    server.said = [(party, message) for party, message in zip(server.public.parties, second, strict=True)]
-    converse(server, hands(server, 5, 2))
-    assert server.task.model == 2
-    # An entity that comes again may be announced again.
-    assert server.hear("party-0", "entities", Entities(names_of()[:3]), iteration=4) == []
-    assert server.hear("party-1", "entities", Entities(names_of()[:3]), iteration=3) == []
-    assert server.task.announced.complete == 3
+    second = converse(server, hands(server))
+    assert [message.kind for _, message in second] == ["manifest", "manifest"]
+    for party, message in second:
+        assert server.rows(party, message) == later
 
 
-def test_a_party_that_is_away_is_not_waited_for() -> None:
-    """Protects dropouts: after the patience the others' blocks go on as if its answers had not come; its late
-    word counts."""
-    server, found = begun(learning={"iterations": 8})
-    away: list[Message] = []
-    unread = list(server.said)
-    for _ in range(1000):
-        if not unread:
-            if server.task.owed:
-                assert server.task.wake_at == server.now + 60
-                server.tick(60)
-                unread = list(server.said)
-                continue
-            break
-        party, message = unread.pop(0)
-        if party == "party-1" and message.kind == "ask" and message.iteration == 3:
-            away.append(message)
-            continue
-        if message.kind == "ask" and message.iteration == 6 and away:
-            # It comes back with what it was asked long ago, and is asked again from the next iteration.
-            late = found["party-1"].hear(away.pop())
-            assert late is not None
-            assert server.hear("party-1", late[0], late[1], 1, 3) == []
-            assert server.said == []
-        answer = found[party].hear(message)
-        if answer is not None:
-            assert server.hear(party, answer[0], answer[1], 1, answer[2]) == []
-            unread += server.said
-    assert server.role.counts.missing_answers == server.role.counts.timed_out_rounds == 1
-    assert server.role.counts.late_answers == 1
-    expected = told_directly(
-        server, found, lambda iteration, party: party == "party-1" and 3 <= iteration <= 6
-    )
-    # What party-1 said in iteration 3 moved its transcript, not the model.
-    assert_is({"party-0": found["party-0"]}, {"party-0": expected.x["party-0"]})
-    assert server.task.estimator.iteration == 8
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_nobody_is_left_behind_if_all_are_silent(restart: bool) -> None:
+def test_nobody_is_left_behind_if_all_are_silent() -> None:
     """Protects a fit from going on with nobody, and from a manifest or an ask that met parties which could
     release nothing."""
 
@@ -216,8 +66,7 @@ def test_nobody_is_left_behind_if_all_are_silent(restart: bool) -> None:
         said = list(server.said)
         assert len(said) == 2
         for _ in range(2):
-            if restart:
-                server.restart()
+            server.restart()
             server.tick(59)
             assert server.said == []
             server.tick(1)
@@ -227,10 +76,10 @@ def test_nobody_is_left_behind_if_all_are_silent(restart: bool) -> None:
     server, _ = begun()
     assert_said_again()
     for party in server.public.parties:
-        assert server.hear(party, "frozen", Frozen(manifest_digest()), 1) == []
+        server.tell(party, "frozen", Frozen(manifest_digest()), 1)
     assert_said_again()
     # As soon as one has answered, the other is left behind.
-    assert server.hear("party-1", "answers", Answers([vertex(block=1)], None), 1, 0) == []
+    server.tell("party-1", "answers", Answers([vertex(block=1)], None), 1, 0)
     server.tick(60)
     assert [(party, message.iteration) for party, message in server.said] == [("party-1", 1)]
     assert server.task.liveness.present == ["party-1"]
@@ -245,8 +94,8 @@ def test_what_comes_again_is_counted_and_something_else_is_refused() -> None:
     server, _found = begun()
     frozen = Frozen(manifest_digest())
     for _ in range(2):
-        assert server.hear("party-0", "frozen", frozen, 1) == []
-    assert server.hear("party-0", "entities", Entities(names_of()), iteration=1) == []
+        server.tell("party-0", "frozen", frozen, 1)
+    server.tell("party-0", "entities", Entities(names_of()), iteration=1)
     assert server.role.counts.repeated_messages == 2
     assert server.hear("party-0", "frozen", Frozen(bytes(32)), 1) == ["another_answer"]
     assert server.said == []
@@ -259,13 +108,11 @@ def test_only_an_answer_of_who_owes_one_ends_the_wait() -> None:
     away, *present = server.public.parties
     for party, message in list(server.said):
         if party in present:
-            answer = found[party].hear(message)
-            assert answer is not None
-            assert server.hear(party, answer[0], answer[1], 1) == []
+            answered(server, found, party, message)
     assert server.task.owing == [away]
     for number in range(6):
         server.tick(30.0)
-        assert server.hear(present[0], "entities", Entities([f"n{number}"]), 0, 2 + number) == []
+        server.tell(present[0], "entities", Entities([f"n{number}"]), 0, 2 + number)
         assert server.hear(away, "frozen", Frozen(bytes(32)), 1) != []
         server.tick()
     assert str(server.role.backlog).startswith(f"waits for {away} since ")
@@ -277,15 +124,15 @@ def test_announcements_beyond_the_limit_are_left_out_and_the_next_are_heard() ->
     nothing stops for good."""
     server = Server(settings_of(window={"limit": ROWS}))
     one, other = server.public.parties[:2]
-    assert server.hear(one, "entities", Entities(names_of(ROWS + 1)), iteration=1) == []
+    server.tell(one, "entities", Entities(names_of(ROWS + 1)), iteration=1)
     assert server.role.counts.left_out_entities == 1
-    assert server.hear(one, "entities", Entities(["somebody"]), iteration=2) == []
+    server.tell(one, "entities", Entities(["somebody"]), iteration=2)
     assert server.role.counts.left_out_entities == 2
     server.restart()
     for party in server.public.parties[1:]:
-        assert server.hear(party, "entities", Entities(names_of()), iteration=1) == []
+        server.tell(party, "entities", Entities(names_of()), iteration=1)
     assert [message.kind for party, message in server.said if party == other] == ["manifest"]
-    assert server.hear(one, "entities", Entities(["somebody"]), iteration=3) == []
+    server.tell(one, "entities", Entities(["somebody"]), iteration=3)
     assert server.role.counts.left_out_entities == 0
 
 
@@ -293,13 +140,19 @@ def asked() -> tuple[Server, dict[str, Hand], Message]:
     """A server with room for a window's names alone, which waits for the first answers, and what it asked of
     party-0."""
     server, found = begun(window={"limit": ROWS})
-    asks = []
-    for party, message in list(server.said):
-        answer = found[party].hear(message)
-        assert answer is not None
-        assert server.hear(party, answer[0], answer[1], 1) == []
-        asks = server.said
-    return server, found, asks[0][1]
+    said = list(server.said)
+    for party, message in said:
+        answered(server, found, party, message)
+    return server, found, server.said[0][1]
+
+
+def answered(server: Server, found: dict[str, Hand], party: str, message: Message) -> Any:
+    """A party's right answer, which the server takes."""
+    answer = found[party].hear(message)
+    assert answer is not None
+    kind, content, iteration = answer
+    server.tell(party, kind, content, 1, iteration)
+    return content
 
 
 NUMBERS = np.zeros(16, "<i8")
@@ -312,9 +165,6 @@ def vertex(
 
 
 WRONG: list[tuple[str, str, Any, dict[str, Any]]] = [
-    ("configuration", "answers", Answers([vertex()], None), {"fingerprint": 1}),
-    ("forged", "answers", Answers([vertex()], None), {"sender": "party-1"}),
-    ("malformed", "ask", Answers([vertex()], None), {}),
     ("malformed", "answers", b"\xc1", {}),
     ("implausible", "answers", Answers([vertex()], None), {"iteration": 1}),
     ("implausible", "answers", Answers([vertex()], None), {"window": 2}),
@@ -349,31 +199,26 @@ def test_what_is_wrong_is_refused_and_changes_nothing(
     assert server.state == before
     assert (server.said, server.published) == ([], [])
     # What is right is still taken.
-    answer = found["party-0"].hear(ask)
-    assert answer is not None
-    assert server.hear("party-0", answer[0], answer[1], 1, 0) == []
+    answered(server, found, "party-0", ask)
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_what_follows_a_lost_announcement_is_taken(restart: bool) -> None:
+def test_what_follows_a_lost_announcement_is_taken() -> None:
     """Protects all later windows: the record of an announcement was deleted unread, or refused and replayed
     when its cause was gone."""
     server, _ = begun()
     names = [f"later-{number}" for number in range(3 * ROWS)]
     for party in server.public.parties:
         lost, kept = (2, 3) if party == "party-0" else (0, 2)
-        assert server.hear(party, "entities", Entities(names[ROWS:], 1_000), 0, kept) == []
+        server.tell(party, "entities", Entities(names[ROWS:], 1_000), 0, kept)
         assert server.task.announced.complete == (0 if lost else 2 * ROWS)
-        if restart:
-            server.restart()
-    assert server.hear("party-1", "entities", Entities(names[:ROWS], 2_000), 0, 3) == []
+        server.restart()
+    server.tell("party-1", "entities", Entities(names[:ROWS], 2_000), 0, 3)
     for _ in range(2):
-        assert server.hear("party-0", "entities", Entities(names[:ROWS], 2_000), 0, 2) == []
+        server.tell("party-0", "entities", Entities(names[:ROWS], 2_000), 0, 2)
         assert server.task.announced.complete == 3 * ROWS
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_what_follows_a_lost_part_is_predicted(restart: bool) -> None:
+def test_what_follows_a_lost_part_is_predicted() -> None:
     """Protects serving: each request costs budget, and after one lost part no later one was predicted."""
     server, found = begun(serving={"mode": "exact"}, privacy=EXACT)
     converse(server, found)
@@ -381,9 +226,8 @@ def test_what_follows_a_lost_part_is_predicted(restart: bool) -> None:
     for entity, numbers in {"a": (1, 1), "c": (3, 3), "b": (2, 2)}.items():
         for _ in range(2):
             for party, number in zip(server.public.parties, numbers, strict=True):
-                assert server.hear(party, "partial", Partial(entity, 1, 0.25), 0, number) == []
-                if restart:
-                    server.restart()
+                server.tell(party, "partial", Partial(entity, 1, 0.25), 0, number)
+                server.restart()
     assert [key for channel, key, _ in server.published if channel == "predictions"] == ["a", "c", "b"]
 
 
@@ -395,31 +239,24 @@ def test_columns_beyond_the_quota_are_refused() -> None:
         refused = server.hear("party-0", "answers", Answers([vertex(column=column)], None), 1, iteration)
         assert refused == (["quota"] if column == 2 else [])
         if not refused:
-            assert server.hear("party-1", "answers", Answers([], None), 1, iteration) == []
+            server.tell("party-1", "answers", Answers([], None), 1, iteration)
     assert server.hear("party-0", "answers", Answers([vertex(column=1)], None), 1, 2) == ["another_sketch"]
-    assert server.hear("party-0", "answers", Answers([vertex(column=1, sums=b"")], None), 1, 2) == []
+    server.tell("party-0", "answers", Answers([vertex(column=1, sums=b"")], None), 1, 2)
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_column_that_is_shown_too_late_is_shown(restart: bool) -> None:
+def test_a_column_that_is_shown_too_late_is_shown() -> None:
     """Protects a party's return: it shows a column once, and what came too late for the step is what
     predictions are made of."""
     server, _, _ = asked()
-    assert server.hear("party-0", "answers", Answers([vertex()], None), 1, 0) == []
+    server.tell("party-0", "answers", Answers([vertex()], None), 1, 0)
     server.tick(60)
     sums = np.arange(16, dtype="<i8")
-    assert (
-        server.hear(
-            "party-1", "answers", Answers([vertex(block=1, column=2, sums=sums.tobytes())], None), 1, 0
-        )
-        == []
-    )
-    assert server.hear("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 1) == []
+    server.tell("party-1", "answers", Answers([vertex(block=1, column=2, sums=sums.tobytes())], None), 1, 0)
+    server.tell("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 1)
     assert [(party, message.iteration) for party, message in server.said] == [("party-0", 2), ("party-1", 2)]
-    if restart:
-        server.restart()
-    assert server.hear("party-1", "answers", Answers([vertex(block=1, column=2, sums=b"")], None), 1, 2) == []
-    assert server.hear("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 2) == []
+    server.restart()
+    server.tell("party-1", "answers", Answers([vertex(block=1, column=2, sums=b"")], None), 1, 2)
+    server.tell("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 2)
     ask = read_content(server.said[0][1].content, Ask)
     noise = server.public.fit_plan("party-1", 1).noise
     assert noise is not None
@@ -432,60 +269,47 @@ def test_a_gap_is_told_where_nothing_is_private_and_is_a_number() -> None:
     of the data."""
     server, _found = begun(privacy=EXACT)
     for party in server.public.parties:
-        assert server.hear(party, "frozen", Frozen(manifest_digest()), 1) == []
+        server.tell(party, "frozen", Frozen(manifest_digest()), 1)
     for gap in (None, float("nan"), float("inf")):
         assert server.hear("party-0", "answers", Answers([vertex()], gap), 1, 0) == ["implausible"]
-    assert server.hear("party-0", "answers", Answers([vertex()], 0.5), 1, 0) == []
+    server.tell("party-0", "answers", Answers([vertex()], 0.5), 1, 0)
 
 
-@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
-def test_wrong_choices_are_refused_and_change_nothing(estimator: str) -> None:
+def test_wrong_choices_are_refused_and_change_nothing() -> None:
     """Protects the estimators that choose once from columns, sizes and numbers that no party has."""
-    server, found = begun(learning={"estimator": estimator, "columns": 4})
-    asks = []
-    for party, message in list(server.said):
-        answer = found[party].hear(message)
-        assert answer is not None
-        assert server.hear(party, answer[0], answer[1], 1) == []
-        asks = server.said
-    right = found["party-0"].hear(asks[0][1])
+    server, found = begun(learning={"estimator": "two-round", "columns": 4})
+    said = list(server.said)
+    for party, message in said:
+        answered(server, found, party, message)
+    asks = dict(server.said)
+    right = found["party-0"].hear(asks["party-0"])
     assert right is not None
     chosen: Chosen = right[1]
-    change = msgspec.structs.replace
-    nan = np.array([np.nan, 0.0]).tobytes()
-    for reason, wrong in (
-        ("shape", change(chosen, columns=chosen.columns[:-1])),
-        ("quota", change(chosen, columns=chosen.columns[:4])),
-        ("implausible", change(chosen, columns=chosen.columns[:4] * 2)),
-        ("implausible", change(chosen, columns=np.array([0, 4], "<u4").tobytes())),
-        ("shape", change(chosen, values=b"")),
-        ("not_finite", change(chosen, values=nan)),
-        ("out_of_bounds", change(chosen, values=np.array([1e300, 0.0]).tobytes())),
-        ("shape", change(chosen, norms=chosen.rows, rows=chosen.norms)),
+    before = dict(server.state)
+    for reason, columns in (
+        ("shape", chosen.columns[:-1]),
+        ("quota", chosen.columns[:4]),
+        ("implausible", chosen.columns[:4] * 2),
+        ("implausible", np.array([0, 4], "<u4").tobytes()),
     ):
-        before = dict(server.state)
+        wrong = msgspec.structs.replace(chosen, columns=columns)
         assert server.hear("party-0", "chosen", wrong, 1) == [reason]
         assert server.state == before
-    assert server.hear("party-0", *right[:2], 1) == []
-    if estimator == "two-round":
-        late = found["party-1"].hear(asks[1][1])
-        assert late is not None
-        assert server.hear("party-1", *late[:2], 1) == []
-        products = found["party-0"].hear(server.said[0][1])
-        assert products is not None
-        made: Products = products[1]
-        gram = np.frombuffer(made.gram, "<f8").reshape(2, 2).copy()
-        gram[0, 1] += 1
-        for reason, other in (
-            ("shape", change(made, products=b"")),
-            ("implausible", change(made, gram=gram.tobytes())),
-        ):
-            assert server.hear("party-0", "products", other, 1) == [reason]
-        assert server.hear("party-0", "products", made, 1) == []
+    server.tell("party-0", *right[:2], 1)
+    answered(server, found, "party-1", asks["party-1"])
+    products = found["party-0"].hear(server.said[0][1])
+    assert products is not None
+    gram = np.frombuffer(products[1].gram, "<f8").reshape(2, 2).copy()
+    gram[0, 1] += 1e-9
+    asymmetric = msgspec.structs.replace(products[1], gram=gram.tobytes())
+    assert server.hear("party-0", "products", asymmetric, 1) == ["implausible"]
+    server.tell("party-0", "products", products[1], 1)
 
 
-@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
-@pytest.mark.parametrize("privacy", [{"epsilon": 5.0}, EXACT])
+@pytest.mark.parametrize(
+    ("estimator", "privacy"),
+    [("marginal", {"epsilon": 5.0}), ("two-round", {"epsilon": 5.0}), ("two-round", EXACT)],
+)
 def test_no_number_passes_that_the_public_plan_excludes(estimator: str, privacy: dict[str, Any]) -> None:
     """Protects the model, and the server's process, from a party that lies: values of 1e5 used to end it.
 
@@ -509,12 +333,14 @@ def test_no_number_passes_that_the_public_plan_excludes(estimator: str, privacy:
                     continue
                 lied.add(name)
                 lowest, highest = plan.range_of(name, ROWS)
-                for beyond in (lowest - 1e-6, highest + 1e-6, 1e5, -1e5):
+                for beyond in (lowest - 1e-6, highest + 1e-6):
                     lie = np.full(len(given), beyond).tobytes()
                     assert server.hear(party, kind, change(content, **{name: lie}), 1) == ["out_of_bounds"]
+                for reason, lie in (("shape", b""), ("not_finite", np.full(len(given), np.nan).tobytes())):
+                    assert server.hear(party, kind, change(content, **{name: lie}), 1) == [reason]
                 within = np.full(len(given), highest - 1e-6).tobytes()
                 content = change(content, **{name: within})
-        assert server.hear(party, kind, content, 1) == []
+        server.tell(party, kind, content, 1)
         said += [one for one in server.said if one[1].kind != "model"]
     assert lied == (
         {"values", "norms"} if estimator == "marginal" else {"values", "rows", "products", "gram"}
@@ -523,32 +349,25 @@ def test_no_number_passes_that_the_public_plan_excludes(estimator: str, privacy:
     assert server.task.estimator.l1_norm <= 0.9 * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
-def test_a_party_whose_every_answer_is_refused_is_not_waited_for(estimator: str) -> None:
+def test_a_party_whose_every_answer_is_refused_is_not_waited_for() -> None:
     """Protects the others from a party that says NaN: the fit goes on without it after the patience, which is
     counted and told."""
-    server, found = begun(learning={"estimator": estimator, "columns": 4})
-    unread = list(server.said)
-    for _ in range(100):
-        if not unread:
-            if not server.task.owed:
-                break
-            server.tick(60)
-            unread = list(server.said)
-            continue
-        party, message = unread.pop(0)
-        answer = found[party].hear(message)
-        if answer is None:
-            continue
-        kind, content = answer[0], answer[1]
-        if party == "party-0" and kind == "chosen":
-            nan = np.full(len(content.values) // 8, np.nan).tobytes()
-            assert server.hear(party, kind, msgspec.structs.replace(content, values=nan), 1) == ["not_finite"]
-        else:
-            assert server.hear(party, kind, content, 1) == []
-        unread += server.said
+    server, found = begun(learning={"estimator": "two-round", "columns": 4})
+    said = list(server.said)
+    for party, message in said:
+        answered(server, found, party, message)
+    asks = dict(server.said)
+    right = found["party-0"].hear(asks["party-0"])
+    assert right is not None
+    nan = np.full(len(right[1].values) // 8, np.nan).tobytes()
+    lie = msgspec.structs.replace(right[1], values=nan)
+    assert server.hear("party-0", "chosen", lie, 1) == ["not_finite"]
+    answered(server, found, "party-1", asks["party-1"])
+    server.tick(60)
+    assert "has not answered for 60 s" in next(iter(server.role.notices())).text
+    converse(server, found)
     assert not server.task.owed
-    assert server.role.counts.missing_answers == 1
+    assert server.role.counts.missing_answers == server.role.counts.timed_out_rounds == 1
     assert server.task.liveness.present == ["party-1"]
     assert not server.task.estimator.weights["party-0"].any()
     assert server.task.estimator.weights["party-1"].any()

@@ -4,7 +4,6 @@ for it."""
 from __future__ import annotations
 
 import json
-import math
 
 import numpy as np
 import pandas as pd
@@ -34,33 +33,19 @@ LABORATORY = "not private, laboratory only"
 PRIVATE = {"epsilon": 2.0, "learning": "sketch_rows = 8"}
 
 
-def block_frank_wolfe(columns: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """x, objective and gap after the last step, with a ball for each party."""
-    x, own = np.zeros(COLUMNS), np.split(np.arange(COLUMNS), np.cumsum(list(PARTIES.values()))[:-1])
-    for t in range(ITERATIONS):
-        gradient = columns.T @ (columns @ x - labels) / len(labels)
-        x = x * (1 - 2 / (t + 2))
-        for block in own:
-            best = block[np.argmax(np.abs(gradient[block]))]
-            x[best] -= 2 / (t + 2) * RADIUS / len(own) * np.sign(gradient[best])
-    residuals = columns @ x - labels
-    gradient = columns.T @ residuals / len(labels)
-    gap = gradient @ x + sum(RADIUS / len(own) * np.abs(gradient[block]).max() for block in own)
-    return x, float(residuals @ residuals) / (2 * len(labels)), float(gap)
-
-
-def test_without_noise_it_is_block_frank_wolfe(line: Line) -> None:
-    """Protects the paper's algorithm through roles, bus and messages: without noise, sketch and intercept,
-    figures are those of one place to 1e-12.
-    """
+def test_figures_are_those_of_the_model(line: Line) -> None:
+    """Protects who reads a report: without noise, sketch and intercept, figures are those of the weights, to
+    1e-12. What the weights are is tried on traces (papers/test_trace.py)."""
     found, trace = line.traced(learning='sketch = "identity"\ncolumns = 27\nintercept = false')
     assert list(found)[: len(CONTRACT)] == CONTRACT
-    table = line.frame.to_numpy()
-    x, objective, gap = block_frank_wolfe(table[:WINDOW, :COLUMNS], table[:WINDOW, -1])
-    weights = np.concatenate([trace[f"1/x/{party}"][-1] for party in PARTIES])
-    np.testing.assert_allclose(weights, x, rtol=0, atol=1e-12)
-    assert found["objective"] == pytest.approx(objective, abs=1e-12)
-    assert found["gap"] == pytest.approx(gap, abs=1e-12)
+    table, sizes = line.frame.to_numpy(), list(PARTIES.values())
+    columns, labels = table[:WINDOW, :COLUMNS], table[:WINDOW, -1]
+    x = np.concatenate([trace[f"1/x/{party}"][-1] for party in PARTIES])
+    residuals = columns @ x - labels
+    gradient = columns.T @ residuals / WINDOW
+    best = [np.abs(own).max() for own in np.split(gradient, np.cumsum(sizes)[:-1])]
+    assert found["objective"] == pytest.approx(float(residuals @ residuals) / (2 * WINDOW), abs=1e-12)
+    assert found["gap"] == pytest.approx(float(gradient @ x) + RADIUS / 3 * sum(best), abs=1e-12)
     assert found["l1_norm"] == pytest.approx(np.abs(x).sum(), abs=1e-12)
     assert (found["support"], found["iterations"]) == (np.count_nonzero(x), ITERATIONS)
     assert (found["epsilon"], found["epsilon_spent"], found["delta"]) == (None, None, 0.001)
@@ -72,37 +57,8 @@ def test_without_noise_it_is_block_frank_wolfe(line: Line) -> None:
     assert found["uplink_numbers"] == 3 * ITERATIONS + found["support"] * WINDOW
     assert [one["objective"] for one in found["history"]][-1] == found["objective"]
     assert len(found["history"]) == ITERATIONS + 1
-
-
-def test_a_private_run_says_what_it_cost_and_what_is_not_private(line: Line) -> None:
-    """Protects whoever reads a report: epsilon is that of the configuration, numbers sent are within what the
-    plans allow, and what is of the data is labelled.
-    """
-    found = line.json(**PRIVATE)
-    assert found["epsilon"] == pytest.approx(2.0, abs=1e-3)
-    assert found["epsilon_spent"] == pytest.approx(2.0, abs=1e-3)
-    assert found["not_private"] == [
-        "r2",
-        "objective",
-        "gap",
-        "history",
-        "r2_draws",
-        "alone",
-        "pooled",
-        "served_r2",
-    ]
-    # A mean of each column, and of the label by each party; signed indices; sketches.
-    assert (
-        12 + 3 * ITERATIONS < found["uplink_numbers"] <= found["uplink_most"] == 12 + 3 * ITERATIONS + 3 * 8
-    )
-    assert found["l1_norm"] <= RADIUS * (1 + 1e-12)
-    assert found["support"] <= 3
-    assert found["insecure_test_noise"]
-    told = line(**PRIVATE)[1]
-    for measure in ("R^2 of held-out rows", "Objective", "Duality gap"):
-        assert f"{measure} ({LABORATORY})" in told
-    assert "none: insecure_test_noise" in told
-    assert line.json("--epsilon", "inf", **PRIVATE)["epsilon"] is None
+    # Without noise there is one draw.
+    assert len(found["r2_draws"]) == 1
 
 
 def held_out_r2(table: np.ndarray, columns: list[int]) -> float:
@@ -115,27 +71,37 @@ def held_out_r2(table: np.ndarray, columns: list[int]) -> float:
     )
 
 
-def test_a_figure_has_its_spread_and_what_it_is_compared_with(line: Line) -> None:
-    """Protects whoever decides by one number: R^2 of several draws of noise, of the best party alone, and of
-    all columns."""
+def test_a_private_run_says_what_it_cost_and_what_is_not_private(line: Line) -> None:
+    """Protects whoever reads a report, and decides by one number: epsilon is that of the configuration,
+    numbers sent are within what the plans allow, what is of the data is labelled, and R^2 is of several draws
+    of noise, beside that of the best party alone and of all columns."""
     found, told = line.json(**PRIVATE), line(**PRIVATE)[1]
+    assert found["epsilon"] == found["epsilon_spent"] == pytest.approx(2.0, abs=1e-3)
+    labelled = {"r2", "objective", "gap", "history", "r2_draws", "alone", "pooled", "served_r2"}
+    assert set(found["not_private"]) == labelled
+    # A mean of each column, and of the label by each party; signed indices; sketches.
+    indices = 12 + 3 * ITERATIONS
+    assert indices < found["uplink_numbers"] <= found["uplink_most"] == indices + 3 * 8
+    assert found["l1_norm"] <= RADIUS * (1 + 1e-12)
+    assert found["support"] <= 3
+    assert found["insecure_test_noise"]
+    assert (found["served_r2"], found["prediction_noise"]) == (None, 0.0)
+    for measure in ("R^2 of held-out rows", "Objective", "Duality gap"):
+        assert f"{measure} ({LABORATORY})" in told
+    assert "none: insecure_test_noise" in told
     draws = found["r2_draws"]
     assert len(set(draws)) == len(draws) == 5
     assert draws[0] == found["r2"]
-    assert (
-        f"{np.mean(draws):.3f} ± {np.std(draws, ddof=1):.3f}, mean and deviation of 5 draws; this one "
-        f"{draws[0]:.3f}" in told
-    )
+    spread = f"{np.mean(draws):.3f} ± {np.std(draws, ddof=1):.3f}, mean and deviation of 5 draws"
+    assert f"{spread}; this one {draws[0]:.3f}" in told
     table, ends = line.frame.to_numpy(), np.cumsum([0, *PARTIES.values()])
     alone = {name: held_out_r2(table, list(range(ends[k], ends[k + 1]))) for k, name in enumerate(PARTIES)}
     assert found["alone"] == pytest.approx(alone, abs=1e-9)
     assert found["pooled"] == pytest.approx(held_out_r2(table, list(range(COLUMNS))), abs=1e-9)
     best = max(alone, key=alone.__getitem__)
     assert f"{alone[best]:.3f}, {best}" in told
-    assert found["r2_draws"] == line.json(**PRIVATE)["r2_draws"]
     assert line.json("--draws", 2, **PRIVATE)["r2_draws"] == draws[:2]
-    # Without noise there is one.
-    assert len(line.json()["r2_draws"]) == 1
+    assert line.json("--epsilon", "inf", **PRIVATE)["epsilon"] is None
 
 
 @pytest.mark.parametrize(
@@ -144,8 +110,7 @@ def test_a_figure_has_its_spread_and_what_it_is_compared_with(line: Line) -> Non
         'estimator = "marginal"',
         'estimator = "two-round"',
         'sketch_rows = 8\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\nradii = {bank = 0.2, shop = '
-        "0.9, post = 0.4}",
-        'sketch = "identity"\ncandidates = 2\nintercept = false',
+        "0.9, post = 0.4}\ncandidates = 2\nintercept = false",
     ],
 )
 def test_draws_are_what_the_federation_would_have_come_to(
@@ -165,7 +130,7 @@ def test_the_same_seed_is_the_same_run_and_a_secret_is_not(line: Line) -> None:
     assert first == again
     other = line.json("--seed", 6, **PRIVATE)
     assert other["history"] != first["history"]
-    settings = {**PRIVATE, "learning": "sketch_rows = 8\niterations = 30", "insecure": False}
+    settings = {**PRIVATE, "insecure": False}
     secret = [line.json(**settings) for _ in range(2)]
     assert secret[0]["history"] != secret[1]["history"]
     assert not secret[0]["insecure_test_noise"]
@@ -181,9 +146,6 @@ def test_estimators_that_choose_once_are_measured(line: Line, estimator: str) ->
     assert (found["iterations"], found["estimator"]) == (1, estimator)
     assert 0 < found["uplink_numbers"] <= found["uplink_most"]
     assert found["gap"] > -1e-12
-    private = line.json(learning=f'estimator = "{estimator}"', epsilon=2.0)
-    assert private["epsilon"] == pytest.approx(2.0, abs=1e-3)
-    assert private["objective"] != found["objective"]
 
 
 def test_the_default_estimator_is_the_one_that_serves() -> None:
@@ -219,7 +181,6 @@ def test_without_rows_to_hold_out_it_says_so(line: Line) -> None:
     # With an intercept a model is fitted to values that are cut once more.
     found = line.json(learning="intercept = false")
     assert (found["r2_of"], found["test_rows"], found["rows"]) == ("training rows", 0, WINDOW)
-    assert "R^2 of training rows" in line()[1]
     # Objective and R^2 are of the same rows then.
     labels = line.frame["y"].to_numpy()
     assert found["r2"] == pytest.approx(
@@ -236,9 +197,6 @@ def test_windows_are_of_different_rows_and_fitted_one_after_the_other(line: Line
     assert sorted(row for window in rows for row in window) == list(range(3 * WINDOW))
     assert (found["windows"], found["rows"], found["test_rows"]) == (3, 3 * WINDOW, 2 * ROWS - 3 * WINDOW)
     assert found["iterations"] == 3 * ITERATIONS
-    one = line.json()
-    assert found["uplink_numbers"] > 2.5 * one["uplink_numbers"]
-    assert not math.isclose(one["objective"], found["objective"])
 
 
 def test_a_message_takes_as_long_as_is_asked(line: Line) -> None:
@@ -290,6 +248,7 @@ def test_rows_with_gaps_are_left_out_and_told(line: Line) -> None:
     code, out, error = line("--format", "json")
     assert code == 0
     assert "2 rows have no number" in error
+    assert "worse than none" not in error
     assert json.loads(out)["dropped_rows"] == 2
 
 
@@ -309,7 +268,6 @@ def test_rows_with_gaps_are_left_out_and_told(line: Line) -> None:
         (["--network-delay", -1], {}, "--network-delay -1"),
         ([], {"epsilon": 60.0, "learning": "sketch_rows = 8"}, "privacy.epsilon = 60"),
         (["--epsilon", 800], {}, "privacy.epsilon = 800"),
-        (["--epsilon", 1e9], {}, "privacy.epsilon = 1e+09"),
         ([], {"learning": "tolerance = 0.1", "epsilon": 1.0}, "learning.tolerance"),
     ],
 )
@@ -325,21 +283,11 @@ def test_mistakes_are_named(
     assert not (line.folder / "folder").exists()
 
 
-def test_a_gap_that_is_small_enough_ends_the_fit(line: Line) -> None:
-    """Protects whoever looks for the optimum: without noise a fit ends by its gap, and says after how many
-    steps."""
-    found = line.json(learning='sketch = "identity"\ntolerance = 0.002\niterations = 500\ncolumns = 27')
-    assert ITERATIONS < found["iterations"] < 500
-    assert found["gap"] <= 0.002 + 1e-5
-    assert found["history"][-2]["gap"] > 0.002 - 1e-5
-
-
-@pytest.mark.parametrize("insecure", [True, False])
-def test_what_is_kept_for_predictions_is_not_spent_by_a_fit(line: Line, insecure: bool) -> None:
+def test_what_is_kept_for_predictions_is_not_spent_by_a_fit(line: Line) -> None:
     """Protects the difference between what an entity may be charged and what it was: a fit has a part of the
     budget, and what ledgers were charged is that part.
     """
-    found = line.json(more='[serving]\nmode = "private"\nshare = 0.5', insecure=insecure, **PRIVATE)
+    found = line.json(more='[serving]\nmode = "private"\nshare = 0.5', insecure=False, **PRIVATE)
     assert found["epsilon"] == pytest.approx(2.0, abs=1e-3)
     # cost of a half; epsilon is about a root of it.
     assert 2.0 * 0.5 < found["epsilon_spent"] < 2.0 * 0.85
@@ -362,12 +310,9 @@ def test_what_noise_leaves_of_predictions_is_told(line: Line) -> None:
     _, out, error = line(**served)
     assert f"the noise has a deviation of {found['prediction_noise']:.4g}" in out
     assert "predictions with their noise" in error
-    unserved = line.json(**PRIVATE)
-    assert (unserved["served_r2"], unserved["prediction_noise"]) == (None, 0.0)
 
 
 def test_a_model_that_is_worse_than_the_mean_is_told(line: Line) -> None:
     """Protects users from a model of noise alone: R^2 is printed either way, and below 0 a note says what
     that means."""
-    assert "worse than none" not in line(learning='sketch = "identity"\ncolumns = 27')[2]
     assert "worse than none" in line(epsilon=0.01, learning="sketch_rows = 8")[2]

@@ -30,31 +30,20 @@ def test_a_row_moves_a_release_by_exactly_what_the_noise_is_made_for(sketch: Ske
         assert np.linalg.norm(first) ** 2 * sketch.scale == pytest.approx(FEATURE_ONE**2)
 
 
-def test_going_back_is_the_transpose() -> None:
-    """Protects predictions from a sketch: back(s) has the product with a column that s has with its sums."""
-    random = np.random.default_rng(0)
-    sketch = SignSketch(ROWS, 30, 1)
-    column = random.integers(-FEATURE_ONE, FEATURE_ONE + 1, ROWS).astype(np.int16)
-    sums = np.rint(random.normal(size=30) * 1000)
-    assert float(sketch.back(sums) @ column) == float(sums @ sketch.apply(column))
-    identity = IdentitySketch(ROWS)
-    np.testing.assert_array_equal(identity.back(identity.apply(column).astype(float)), column)
-
-
 def test_signs_are_fair_and_products_are_kept_to_one_over_root_m() -> None:
     """Protects Johnson and Lindenstrauss: products of columns come back with the error that m numbers allow,
     and no bias."""
     random = np.random.default_rng(0)
     first, second = (random.integers(-FEATURE_ONE, FEATURE_ONE + 1, ROWS).astype(np.int16) for _ in range(2))
     errors = []
-    for seed in range(200):
+    for seed in range(100):
         sketch = SignSketch(ROWS, 50, seed)
         found = float(sketch.apply(first) @ sketch.apply(second)) * sketch.scale
         errors.append(
             (found - float(first.astype(float) @ second)) / (np.linalg.norm(first) * np.linalg.norm(second))
         )
-    assert abs(np.mean(errors)) < 4 / np.sqrt(50 * 200)
-    assert np.std(errors) == pytest.approx(1 / np.sqrt(50), rel=0.2)
+    assert abs(np.mean(errors)) < 4 / np.sqrt(50 * 100)
+    assert np.std(errors) == pytest.approx(1 / np.sqrt(50), rel=0.3)
 
 
 def test_signs_that_are_not_kept_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,25 +19,18 @@ FEATURES = Bounds(np.array([0.0, 10.0, 0.0]), np.array([2.0, 5.0, 1e-3]))
 LABELS = Bounds(np.array([1.0]), np.array([4.0]))
 
 
-def test_values_are_scaled_and_clipped() -> None:
-    """Protects the sensitivity: whatever a row says, its numbers are within the bounds."""
-    window = freeze(
-        np.array([[1.0, 12.5, 0.0], [9.0, -1e30, 1e-3]]), np.array([2.0, 99.0]), FEATURES, LABELS, 2
-    )
-    np.testing.assert_array_equal(window.columns, FEATURE_ONE * np.array([[0.5, 0.5, 0.0], [1.0, -1.0, 1.0]]))
-    np.testing.assert_array_equal(window.labels, RESIDUAL_ONE * np.array([0.25, 1.0]))
-
-
 def test_a_row_that_is_missing_or_invalid_is_zeros_and_the_window_keeps_its_length() -> None:
     """Protects the number of rows, which is public: NaN, infinity and rows that never came leave n as it was,
     and touch no other row.
     """
-    features = np.array([[1.0, 12.5, 0.0], [np.nan, 10.0, 0.0], [np.inf, 10.0, 0.0], [2.0, 10.0, 0.0]])
-    window = freeze(features, np.array([2.0, 2.0, 2.0, np.nan]), FEATURES, LABELS, 6)
+    features = np.array([[1.0, 12.5, -1.0], [np.nan, 10.0, 0.0], [np.inf, 10.0, 0.0], [2.0, 10.0, 0.0]])
+    window = freeze(features, np.array([2.0, 99.0, 2.0, np.nan]), FEATURES, LABELS, 6)
     assert window.columns.shape == (6, 3)
     assert window.labels.shape == (6,)
     assert not window.columns[[1, 2, 4, 5]].any()
-    assert not window.labels[3:].any()
+    # Scaled, and clipped.
+    np.testing.assert_array_equal(window.columns[0], FEATURE_ONE * np.array([0.5, 0.5, -1.0]))
+    np.testing.assert_array_equal(window.labels, RESIDUAL_ONE * np.array([0.25, 1.0, 0.25, 0, 0, 0]))
     np.testing.assert_array_equal(window.columns[3], [FEATURE_ONE, 0, 0])
     with pytest.raises(ValueError, match="window has 3"):
         freeze(features, np.zeros(4), FEATURES, LABELS, 3)
@@ -85,7 +78,6 @@ def test_a_digest_is_of_every_number() -> None:
     ]
     cases += [digest(features[::-1], labels), digest(features, labels[::-1])]
     assert len(set(cases)) == 6
-    assert digest(features.copy(), labels) == cases[0]
 
 
 def test_sums_are_exact_whole_numbers() -> None:
@@ -105,23 +97,6 @@ def test_sums_are_exact_whole_numbers() -> None:
         correlations(columns, residuals, 2**27)
     with pytest.raises(ValueError, match="exact"):
         outputs(columns, np.full(4, 2**38))
-
-
-def test_a_replaced_row_moves_a_sum_by_twice_a_product_and_no_more() -> None:
-    """Protects Delta = 2 (R + 1) / n: measured over rows at the corners of the bounds, the most is
-    reached."""
-    bound = 2 * RESIDUAL_ONE
-    random = np.random.default_rng(2)
-    columns = random.integers(-FEATURE_ONE, FEATURE_ONE + 1, (20, 4)).astype(np.int16)
-    residuals = random.integers(-bound, bound + 1, 20)
-    seen = 0
-    for feature in (-FEATURE_ONE, 0, FEATURE_ONE):
-        for residual in (-bound, bound):
-            columns[0], residuals[0] = FEATURE_ONE, bound
-            before = correlations(columns, residuals, bound)
-            columns[0], residuals[0] = feature, residual
-            seen = max(seen, int(np.abs(correlations(columns, residuals, bound) - before).max()))
-    assert seen == 2 * FEATURE_ONE * bound
 
 
 def test_bounds_that_bound_nothing_are_refused() -> None:
