@@ -39,6 +39,10 @@ def _anything(value: bytes) -> Any:
         return json.loads(value)
     except json.JSONDecodeError:
         raise
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"no text in UTF-8 (byte {error.start}): compressed, or in another format?"
+        ) from None
     except ValueError:
         raise ValueError("a whole number has thousands of digits") from None
 

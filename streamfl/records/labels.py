@@ -125,15 +125,10 @@ class LabelReader:
                 "oversized",
                 f"a label's key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted",
             )
-        if self._decode is None:
+        content = self._struct(value)
+        if content is None:
             given, identity, label = self._read(value)
         else:
-            try:
-                content = self._decode(value)
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                # Raises BadRecord for the first thing that is wrong.
-                self._read(value)
-                raise BadRecord("malformed", str(error)) from None
             given, identity, label = content.client, content.sample_id, float(content.label)
         client = self._key(record.key) if section.client is None else name_in(given, section.client)
         sample = client if section.sample_id is None else name_in(identity, section.sample_id)
@@ -150,6 +145,15 @@ class LabelReader:
         if record.value is None or len(record.value) > MAXIMUM_BYTES:
             raise BadRecord("malformed", "a label without a value, or too long")
         return name_in(name_at(self._paths["client"], self._content(record.value)), self._section.client)
+
+    def _struct(self, value: bytes) -> Any:
+        """The record as a struct; None if a struct is not enough, or does not take it, as of a sample."""
+        if self._decode is None:
+            return None
+        try:
+            return self._decode(value)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return None
 
     def _content(self, value: bytes) -> dict[str, Any]:
         content = named_fields(self._diagnose, value)

@@ -3,6 +3,7 @@ broken record."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import math
@@ -351,6 +352,13 @@ def test_json_behind_a_number_is_told_of_and_read_as_json_schema() -> None:
     for record in (value, b'{"x": 1}'):
         reader = SampleReader(SamplesSection(topic="t", format="json-schema", features=["x"]))
         assert reader.decode(Record("t", 0, 0, b"k", record)).features == (1.0,)
+
+
+@pytest.mark.parametrize("value", [gzip.compress(b'{"x": 1}', mtime=0), b'{"x": "caf\xe9"}'])
+def test_bytes_that_are_no_text_are_refused_as_such(value: bytes) -> None:
+    """Protects the search for the writer: such a record was said to have a number of thousands of digits."""
+    with pytest.raises(ValueError, match=r"no text in UTF-8 \(byte \d+\)"):
+        format_named("json").decoder(Any)(value)
 
 
 def test_a_number_of_thousands_of_digits_is_refused_in_words_about_the_record() -> None:

@@ -23,6 +23,7 @@ from streamfl.pofmkl.state_settings import client_state_settings
 from streamfl.records.entities import EntitySamplesSection
 from streamfl.records.input_reader import InputReader
 from streamfl.records.inputs import InputSection
+from streamfl.records.labels import LabelReader, LabelsSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 
 Inputs = list[dict[str, Any]]
@@ -497,3 +498,22 @@ def test_whatever_is_in_a_record_it_is_read_or_refused(content: dict[str, Any]) 
     lacking = {place for place, number in enumerate(found.features) if math.isnan(number)}
     assert lacking <= set(read_one.means)
     assert sum(abs(number) for number in found.features if number == number) < 1e18
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'\xef\xbb\xbf{"a": 3, "y": 0.5}',
+        '{"a": 3, "y": 0.5}'.encode("utf-16"),
+        b'{"a": 3, "y": 0.5, "note": "\\ud800"}',
+    ],
+    ids=["byte order mark", "UTF-16", "half a surrogate in a field that nobody reads"],
+)
+def test_whether_a_record_is_read_does_not_follow_from_how_inputs_are_named(value: bytes) -> None:
+    """Protects a topic: a list of names as features refused what [[samples.inputs]] and their labels took."""
+    record = Record("t", 0, 0, b"c", value)
+    for named in ({"features": ["a"]}, {"inputs": [InputSection(field="a")]}):
+        found = SampleReader(SamplesSection(**{"topic": "t", "label": "y", **named})).decode(record)
+        assert (found.features, found.label) == ((3.0,), 0.5)
+    labels = LabelReader(LabelsSection(topic="t", sample_id="a", label="y"), (0.0, 1.0))
+    assert labels.decode(record).label == 0.5
