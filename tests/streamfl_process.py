@@ -41,7 +41,8 @@ def start_streamfl(*arguments: object, **options: Any) -> subprocess.Popen[Any]:
 def run_streamfl(
     *arguments: object, timeout: float = 300.0, check: bool = False, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """Run ``streamfl`` with these arguments to its end and capture what it says, like :func:`subprocess.run`."""
+    """Run ``streamfl`` with these arguments to its end, and capture its output. check: RuntimeError if it
+    fails."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with start_streamfl(*arguments, **streams | options) as process:
         try:
@@ -74,7 +75,7 @@ class _Forked(subprocess.Popen[Any]):
                 self.pid = int(channel.recv(100))
             self._child_created = True
         finally:
-            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+            self._close_pipe_fds(*pipes)
 
 
 @functools.cache

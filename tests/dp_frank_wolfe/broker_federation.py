@@ -10,10 +10,8 @@ import fcntl
 import hashlib
 import json
 import math
-import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -32,6 +30,7 @@ from dp_frank_wolfe.proof.equal_shares import marginal, two_round
 from identities import Keys
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from scraped import scraped
+from streamfl_process import start_streamfl
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import Record
@@ -190,8 +189,7 @@ class Federation:
     def start(self, *members: str) -> None:
         for member in members:
             with (self.folder / f"{member}.log").open("ab") as log:
-                line = _line("run", str(self.config(member)))
-                self._processes[member] = subprocess.Popen(line, env=_environment(), stdout=log, stderr=log)
+                self._processes[member] = start_streamfl("run", self.config(member), stdout=log, stderr=log)
 
     def make_topics(self, bus: Bus, member: str) -> None:
         """Those of a member that are missing."""
@@ -327,14 +325,6 @@ def _is_waited_for(file: Path) -> bool:
     """Whether somebody waits for the lock of a file."""
     place = f":{file.stat().st_ino} "
     return any("->" in line and place in line for line in Path("/proc/locks").read_text().splitlines())
-
-
-def _line(*words: str) -> list[str]:
-    return [sys.executable, "-m", "streamfl", *words]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 def names_of(fit: int) -> list[str]:

@@ -3,8 +3,6 @@ silence."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 from broker import Broker
 from kafka import KafkaAdminClient
+from streamfl_process import run_streamfl
 
 from streamfl.contract.role import TopicSpec
 from streamfl.encoding.wire import VERSION, encode_array
@@ -244,8 +243,7 @@ def test_a_new_server_ends_with_what_to_add(bus: Bus, broker: Broker, tmp_path: 
         {"federation": {"name": name, "clients": 2}, "role": {"kind": "pofmkl-server"}}
     )
     bus.create([with_partitions(spec) for spec in find_kind("pofmkl-server").topics(settings)])
-    command = [sys.executable, "-m", "streamfl", "run", str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = run_streamfl("run", path)
     assert ended.returncode == 2, ended.stderr
     assert "federation.features is missing" in ended.stderr
     assert "Traceback" not in ended.stderr

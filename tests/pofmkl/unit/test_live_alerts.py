@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 from broker import free_ports
 from command_line import make_topics
 from prometheus import Prometheus, running_prometheus
+from streamfl_process import start_streamfl
 
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
@@ -105,11 +105,10 @@ class Plant:
         self._thread.start()
 
     def start(self, member: str) -> None:
-        line = [sys.executable, "-m", "streamfl", "run", f"{member}.toml"]
         environment = {**os.environ, "STREAMFL_METRICS__PORT": str(self.ports[member])}
         with (self.folder / f"{member}.log").open("ab") as log:
-            self._processes[member] = subprocess.Popen(
-                line, cwd=self.folder, env=environment, stdout=log, stderr=log
+            self._processes[member] = start_streamfl(
+                "run", f"{member}.toml", cwd=self.folder, env=environment, stdout=log, stderr=log
             )
 
     def kill(self, member: str) -> None:
