@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +131,15 @@ def _become(request: Mapping[str, Any], streams: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    paths = request["env"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [path for path in paths if path and path not in sys.path]
     sys.argv = [str(sys.modules["__main__"].__file__), *request["arguments"]]
 
 
 def _load() -> None:
-    from streamfl.runtime.kinds import known_kinds
-
-    known_kinds()
-    for module in LOADED:
+    """Load what workers need. Which systems are installed is looked up by each fork."""
+    roles = [system.load().roles.partition(":")[0] for system in entry_points(group="streamfl.systems")]
+    for module in (*LOADED, *roles):
         importlib.import_module(module)
     # Processes that the role starts load the main module, by its name.
     sys.modules["__main__"] = importlib.import_module("streamfl.__main__")
