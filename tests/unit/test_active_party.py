@@ -15,9 +15,9 @@ from streamfl.cli.preflight import Configured, inspect_topics
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.role import (
+    BadRecord,
     Measurement,
     OperatorNotice,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -40,7 +40,7 @@ def decode(record: Record) -> tuple[str, int]:
     try:
         return (record.key or b"").decode(), int(record.value or b"")
     except ValueError as error:
-        raise PeerError("malformed", str(error)) from None
+        raise BadRecord("malformed", str(error)) from None
 
 
 def entity(message: tuple[str, int]) -> str:

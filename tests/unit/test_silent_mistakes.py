@@ -21,7 +21,7 @@ from streamfl.cli import inspect, preflight
 from streamfl.cli.preflight import Configured
 from streamfl.cli.remembered_rows import CountedState
 from streamfl.configuration.settings import RoleSettings, load_settings
-from streamfl.contract.role import ConfigurationError, PeerError, Record, Role, TopicSpec
+from streamfl.contract.role import BadRecord, ConfigurationError, Record, Role, TopicSpec
 from streamfl.contract.system import System, installed_systems
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, ShardVersion, decode_model
 from streamfl.records.input_watch import InputWatch
@@ -459,7 +459,7 @@ def test_a_reader_of_the_release_before_refuses_the_record_alone(plant: Plant) -
     know."""
     another_server(plant, "seed = 7", "seed = 7", samples=1)
     [record] = [record for record in plant.bus.read("plant.model") if record.key == STATE_SETTINGS_KEY]
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         decode_model(record.key, record.value)
 
 
