@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from command_line import run_command
 from interrupting import interrupt_at
+from streamfl_process import start_streamfl
 
 import streamfl
 from streamfl.terminal import progress as shown
@@ -184,11 +185,8 @@ def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent
     answered."""
     config = client(tmp_path, f"kafka://{silent}")
     config.write_text(config.read_text().replace("= 2\n[role]", "= 600\n[role]"))
-    with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", "check", str(config)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with start_streamfl(
+        "check", config, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         assert "asking kafka://" in process.stderr.readline()
@@ -213,8 +211,8 @@ def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) 
         "--client-column",
         "site",
     ]
-    with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", *arguments],
+    with start_streamfl(
+        *arguments,
         env={**os.environ, "COLUMNS": "132"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -261,9 +259,7 @@ def test_a_worker_says_in_its_log_what_it_waits_for(tmp_path: Path, silent: str)
     config = client(tmp_path, f"kafka://{silent}")
     text = config.read_text().replace("= 2\n[role]", "= 600\n[role]")
     config.write_text(f'{text}[samples.rekey]\ntopic = "raw"\n[log]\nformat = "json"\n')
-    with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", "rekey", str(config)], stderr=subprocess.PIPE, text=True
-    ) as process:
+    with start_streamfl("rekey", config, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if json.loads(line)["event"].startswith(f"connecting to kafka://{silent}, "):
