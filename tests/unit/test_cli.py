@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run_command
+from command_line import Command
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import TopicSpec
@@ -43,10 +43,8 @@ features_per_kernel = 4
 class Line:
     """The command line in this process, with a memory bus and a data file of the test."""
 
-    def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
-    ) -> None:
-        self._monkeypatch, self._capture = monkeypatch, capture
+    def __init__(self, folder: Path, command: Command) -> None:
+        self._command = command
         self.url = f"memory://{folder.name}"
         self.bus = MemoryBus.at(self.url)
         self.config = folder / "client.toml"
@@ -58,7 +56,7 @@ class Line:
 
     def __call__(self, *arguments: object) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
-        return run_command(self._monkeypatch, self._capture, *arguments)
+        return self._command(*arguments)
 
     def json(self, *arguments: object) -> tuple[int, dict[str, Any]]:
         code, out, _ = self(*arguments, "--format", "json")
@@ -67,8 +65,8 @@ class Line:
 
 
 @pytest.fixture
-def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Line:
-    return Line(tmp_path, monkeypatch, capsys)
+def line(tmp_path: Path, command: Command) -> Line:
+    return Line(tmp_path, command)
 
 
 def test_errors_become_exit_codes_without_a_traceback(line: Line) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run_command
+from command_line import Command
 
 from streamfl.identity import read_key_file, read_members
 from streamfl.runtime.bus import Outgoing
@@ -39,21 +39,17 @@ features_per_kernel = 4
 
 
 @pytest.mark.parametrize("content", ["a = " + "[" * 5000, "a = 1" + "0" * 5000], ids=["nested", "digits"])
-def test_no_file_ends_a_command_with_a_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: str
-) -> None:
+def test_no_file_ends_a_command_with_a_traceback(tmp_path: Path, command: Command, content: str) -> None:
     """Protects who gets a members' file or a configuration from others: whatever is in it, the file is named
     and no more."""
     file = tmp_path / "given.toml"
     file.write_text(content)
-    for command in (("members", "list", file), ("check", file), ("run", file)):
-        code, out, error = run_command(monkeypatch, capsys, *command)
-        assert (code, "given.toml: is no" in out + error) == (2, True), command
+    for words in (("members", "list", file), ("check", file), ("run", file)):
+        code, out, error = command(*words)
+        assert (code, "given.toml: is no" in out + error) == (2, True), words
 
 
-def test_no_name_of_a_file_ends_a_command_with_a_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_name_of_a_file_ends_a_command_with_a_traceback(tmp_path: Path, command: Command) -> None:
     """Protects who mistakes a text for a name: a name that no file can have is told like that of a file that
     is not there."""
     name, lines = tmp_path / ("n" * 300), tmp_path / "lines.json"
@@ -62,35 +58,29 @@ def test_no_name_of_a_file_ends_a_command_with_a_traceback(
     commands: list[tuple[object, ...]] = [
         ("members", "add", name, *key, "--federation", "f"),
         ("members", "list", name),
-    ]
-    commands += [
         ("report", name),
         ("check", name),
         ("init", tmp_path / "new.toml", "--from-file", name, "--no-label"),
-    ]
-    commands += [
         ("init", name, "--from-file", lines, "--client", "device", "--label", "y"),
         ("members", "init", name),
     ]
-    for command in commands:
-        code, out, error = run_command(monkeypatch, capsys, *command)
-        assert code in (2, 5), command
-        assert out + error, command
+    for words in commands:
+        code, out, error = command(*words)
+        assert code in (2, 5), words
+        assert out + error, words
 
 
 class Line:
     """The command line in this process, in a folder of the test."""
 
-    def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
-    ) -> None:
+    def __init__(self, folder: Path, command: Command) -> None:
         self.folder = folder
         self.members = folder / "members.toml"
         self.bus = MemoryBus.at(f"memory://{folder.name}")
-        self._monkeypatch, self._capture = monkeypatch, capture
+        self._command = command
 
     def __call__(self, *arguments: object) -> tuple[int, str, str]:
-        return run_command(self._monkeypatch, self._capture, *arguments)
+        return self._command(*arguments)
 
     def key(self, name: str) -> str:
         """A new key file, and its printed public key."""
@@ -114,8 +104,8 @@ class Line:
 
 
 @pytest.fixture
-def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Line:
-    return Line(tmp_path, monkeypatch, capsys)
+def line(tmp_path: Path, command: Command) -> Line:
+    return Line(tmp_path, command)
 
 
 @pytest.fixture

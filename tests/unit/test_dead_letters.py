@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run_command
+from command_line import Command
 
 from streamfl.cli.dead_letters import replay as command
 from streamfl.configuration.settings import load_settings
@@ -78,10 +78,8 @@ class TroubledBus(MemoryBus):
 class Plant:
     """A federation on the test's own bus, and the command line in this process."""
 
-    def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
-    ) -> None:
-        self._monkeypatch, self._capture = monkeypatch, capture
+    def __init__(self, folder: Path, command: Command) -> None:
+        self._command = command
         self.url = f"memory://{folder.name}-dead-letters"
         bus = TroubledBus.at(self.url)
         assert isinstance(bus, TroubledBus)
@@ -98,7 +96,7 @@ class Plant:
         assert self("topics", "--create-inputs", "--partitions", partitions)[0] == 0
 
     def __call__(self, name: str, *arguments: object) -> tuple[int, str, str]:
-        return run_command(self._monkeypatch, self._capture, name, self.config, *arguments)
+        return self._command(name, self.config, *arguments)
 
     def letters(self, *arguments: object) -> list[dict[str, Any]]:
         code, out, error = self("dead-letters", "--format", "json", *arguments)
@@ -127,8 +125,8 @@ class Plant:
 
 
 @pytest.fixture
-def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plant:
-    return Plant(tmp_path, monkeypatch, capsys)
+def plant(tmp_path: Path, command: Command) -> Plant:
+    return Plant(tmp_path, command)
 
 
 def test_a_reason_that_no_letter_has_is_told_with_those_that_there_are(plant: Plant) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run_command
+from command_line import Command
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import ConfigurationError, PeerError, Record, TopicSpec
@@ -233,32 +233,28 @@ def checks(found: str) -> dict[str, dict[str, Any]]:
     return {check["check"]: check for check in json.loads(found)["checks"]}
 
 
-def test_check_says_that_partition_counts_differ(
-    on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_that_partition_counts_differ(on_a_bus: Path, command: Command) -> None:
     """Protects the join: with different partition counts a label is in another partition than its sample, and
     nothing is learnt."""
     bus = connect(url_of(on_a_bus), {})
     bus.create([TopicSpec("readings", 4, compacted=False), TopicSpec("results", 3, compacted=False)])
-    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs")[0] == 4
-    code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
+    assert command("topics", on_a_bus, "--create-inputs")[0] == 4
+    code, out, _ = command("check", on_a_bus, "--format", "json")
     assert code == 4
     failed = {name: check["detail"] for name, check in checks(out).items() if not check["passed"]}
     assert failed == {"topic results": "has 3 partitions, 4 are needed, as readings has"}
     bus.close()
 
 
-def test_topics_makes_both_alike_and_check_reads_both(
-    on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_topics_makes_both_alike_and_check_reads_both(on_a_bus: Path, command: Command) -> None:
     """Protects the first start: topics are created to fit, and each topic's records are reported as readable
     or not."""
-    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 5)[0] == 0
+    assert command("topics", on_a_bus, "--create-inputs", "--partitions", 5)[0] == 0
     bus = connect(url_of(on_a_bus), {})
     assert [state.partitions for state in bus.describe(["readings", "results"]).values()] == [5, 5]
     sample = Outgoing("readings", b"a", b'{"id": "1", "x0": 1, "x1": 2}')
     bus.write([sample, Outgoing("results", b"a", b'{"reading": "1", "lever": 0.5}')])
-    code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
+    code, out, _ = command("check", on_a_bus, "--format", "json")
     assert code == 0
     found = checks(out)
     assert (
@@ -268,7 +264,7 @@ def test_topics_makes_both_alike_and_check_reads_both(
     )
     assert found["would write to plant.predictions"]["detail"].startswith("1 record from these")
     bus.write([Outgoing("results", b"a", b'{"reading": "1"}')])
-    code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
+    code, out, _ = command("check", on_a_bus, "--format", "json")
     assert code == 4
     assert "missing_field: lever is missing" in checks(out)["records of results"]["detail"]
     bus.close()
@@ -286,14 +282,14 @@ def test_replay_sends_labels_so_many_rows_later(
     on_a_bus: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: Command,
 ) -> None:
     """Protects tests of late labels on own data: every label once, with that delay, in its sample's
     partition, never in the sample."""
     on_a_bus.write_text(
         on_a_bus.read_text().replace("[labels]\n", '[labels]\nclient = "machine"\nformat = "msgpack"\n')
     )
-    run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 2)
+    command("topics", on_a_bus, "--create-inputs", "--partitions", 2)
     written: list[list[Outgoing]] = []
     bus = connect(url_of(on_a_bus), {})
     kind = type(bus)
@@ -303,9 +299,7 @@ def test_replay_sends_labels_so_many_rows_later(
     )
     options = [] if delay is None else ["--label-delay", delay]
     data = rows_file(tmp_path, 11)
-    code, out, _ = run_command(
-        monkeypatch, capsys, "replay", on_a_bus, "--data", data, *options, "--format", "json"
-    )
+    code, out, _ = command("replay", on_a_bus, "--data", data, *options, "--format", "json")
     result = json.loads(out)
     assert (code, result["records"], result["labels"]) == (0, 11, 11)
 
@@ -339,14 +333,14 @@ def test_replay_sends_labels_so_many_rows_later(
 
 
 def test_replay_refuses_a_delay_of_labels_that_come_with_their_samples(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: Path, tmp_path: Path, command: Command
 ) -> None:
     """Protects from an option without effect, and from a missing topic: one line, exit code 2."""
     data = rows_file(tmp_path, 4)
     connect(url_of(config), {}).create([TopicSpec("readings", 1, compacted=False)])
-    code, _, error = run_command(monkeypatch, capsys, "replay", config, "--data", data)
+    code, _, error = command("replay", config, "--data", data)
     assert (code, "topic results does not exist" in error) == (2, True)
     text = config.read_text()
     config.write_text(text[: text.index("[labels]")] + text[text.index("[learning]") :])
-    code, _, error = run_command(monkeypatch, capsys, "replay", config, "--data", data, "--label-delay", 3)
+    code, _, error = command("replay", config, "--data", data, "--label-delay", 3)
     assert (code, "--label-delay = 3: without the section [labels]" in error) == (2, True)

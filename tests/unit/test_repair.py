@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from command_line import run_command
+from command_line import Command
 from counting import CHANNELS, TOPICS, CountingRole, number
 
 from streamfl.contract.role import ConfigurationError, StateChange
@@ -177,20 +177,14 @@ features = ["x"]
 """
 
 
-def test_a_name_that_nobody_knows_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_nobody_knows_is_told(tmp_path: Path, command: Command) -> None:
     """Protects an operator from a typing error: forgetting nobody is an error."""
     config = tmp_path / "client.toml"
     config.write_text(CONFIG.format(name=tmp_path.name))
-    run_command(monkeypatch, capsys, "topics", config, "--create-inputs", "--partitions", 2)
-    code, out, error = run_command(
-        monkeypatch, capsys, "forget", config, "--client", "nobody", "--format", "json"
-    )
+    command("topics", config, "--create-inputs", "--partitions", 2)
+    code, out, error = command("forget", config, "--client", "nobody", "--format", "json")
     assert (code, out) == (2, "")
     assert "'nobody': no partition of this pofmkl-client remembers it" in error
-    code, out, error = run_command(
-        monkeypatch, capsys, "skip", config, "--topic", "readings", "--partition", 1, "--offset", 0
-    )
+    code, out, error = command("skip", config, "--topic", "readings", "--partition", 1, "--offset", 0)
     assert (code, out) == (2, "")
     assert "readings-1-0 cannot be skipped: there is nothing to be read there" in error

@@ -6,14 +6,14 @@ import json
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from command_line import run_command
+from command_line import Command
 from msgspec import structs
 from scraped import scraped
 
@@ -73,7 +73,7 @@ class Plant:
     """A federation on a memory bus, its settings as text that a test changes, and the command line."""
 
     folder: Path
-    command: Callable[..., tuple[int, str, str]]
+    command: Command
     text: str = CLIENT
     now: float = 1000.0
     workers: list[Worker] = field(default_factory=list)
@@ -144,8 +144,8 @@ class Plant:
 
 
 @pytest.fixture
-def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plant:
-    made = Plant(tmp_path, lambda *arguments: run_command(monkeypatch, capsys, *arguments))
+def plant(tmp_path: Path, command: Command) -> Plant:
+    made = Plant(tmp_path, command)
     made.create()
     return made
 
