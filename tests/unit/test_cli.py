@@ -189,24 +189,6 @@ def test_state_that_would_be_deleted_with_time_is_refused(
     assert found["remedy"] == ("" if sound else f"set cleanup.policy={needed} on the topic")
 
 
-def test_one_is_not_spoken_of_as_many(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages use the correct singular and plural."""
-    line("topics", line.config, "--create-inputs")
-    line.bus.write([Outgoing("readings", b"k", b'{"x0": 1, "x1": 2, "device": "a"}')])
-    _, found = line.json("check", line.config)
-    details = {check["check"]: check["detail"] for check in found["checks"]}
-    assert details["topic plant.model"] == "1 partition"
-    assert details["topic readings"] == "4 partitions"
-    assert details["records of readings"] == "1 of 1 record readable"
-    assert details["would write to plant.predictions"].startswith("1 record from these")
-    monkeypatch.setenv("STREAMFL_FEDERATION__SHARDS", "3")
-    _, topics = line.json("topics", line.config)
-    assert (
-        topic_of(topics, "plant.model")["problem"]
-        == "has 1 partition, 3 are needed, as federation.shards says"
-    )
-
-
 def test_a_seed_beyond_64_bits_is_a_mistake_of_the_command_line(line: Line, tmp_path: Path) -> None:
     """The demo is the first command that people try: its mistakes are explained like those of other
     commands."""

@@ -218,6 +218,7 @@ def test_a_key_is_added_and_the_old_one_revoked(plant: Line) -> None:
     assert code == 0
     assert [key.public.text for key in read_key_file(path)] == [new, old]
     assert not path.with_name(path.name + ".new").exists()
+    assert path.stat().st_mode & 0o777 == 0o600
     code, _, error = plant("members", "add", plant.members, "--name", "site-a", "--public-key", new)
     assert (code, "to all others; then to site-a" in error) == (0, True)
     member = read_members(plant.members).named("site-a")
@@ -258,31 +259,25 @@ def test_mistakes_leave_the_files_as_they_were(plant: Line) -> None:
     before = {path: path.read_bytes() for path in plant.folder.iterdir()}
     (public,) = [key.public.text for key in read_key_file(plant.folder / "site-a.key")]
     fresh = "streamfl-public-1:" + "A" * 90
+    role = ("--role", "pofmkl-client")
+
+    def add(name: str, key: str, *more: object, file: Path = plant.members) -> tuple[object, ...]:
+        return ("add", file, "--name", name, "--public-key", key, *more)
+
     commands: list[tuple[object, ...]] = [
         ("init", plant.folder / "site-a.key"),
         ("init", plant.folder / "missing" / "site-a.key"),
         ("rotate", plant.folder / "other.key"),
         ("rotate", plant.members),
-        ("add", plant.members, "--name", "b", "--public-key", public, "--role", "pofmkl-client"),
-        ("add", plant.members, "--name", "b", "--public-key", fresh, "--role", "pofmkl-client"),
-        ("add", plant.members, "--name", "b", "--public-key", public),
-        ("add", plant.members, "--name", "b", "--public-key", public, "--role", "cook"),
-        ("add", plant.members, "--name", "site-a", "--public-key", public),
-        ("add", plant.members, "--name", "site-a", "--public-key", public, "--role", "pofmkl-client"),
-        ("add", plant.members, "--name", "b b", "--public-key", public, "--role", "pofmkl-client"),
-        (
-            "add",
-            plant.members,
-            "--name",
-            "b",
-            "--public-key",
-            public,
-            "--role",
-            "pofmkl-client",
-            "--federation",
-            "other",
-        ),
-        ("add", plant.folder / "new.toml", "--name", "b", "--public-key", public, "--role", "pofmkl-client"),
+        add("b", public, *role),
+        add("b", fresh, *role),
+        add("b", public),
+        add("b", public, "--role", "cook"),
+        add("site-a", public),
+        add("site-a", public, *role),
+        add("b b", public, *role),
+        add("b", public, *role, "--federation", "other"),
+        add("b", public, *role, file=plant.folder / "new.toml"),
         ("revoke", plant.members, "--name", "nobody"),
         ("revoke", plant.members, "--name", "server", "--public-key", public),
         ("list", plant.folder / "nothing.toml"),

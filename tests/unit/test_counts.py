@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.counts import COUNTED, VERSION, Comparison, Meter, compared, counted_systems, keep, kept
+from benchmarks.counts import COUNTED, VERSION, Meter, compared, counted_systems, keep, kept
 
 ROOT = Path(__file__).parents[2]
 PLACE = (VERSION, "system", "role")
@@ -77,9 +77,3 @@ def test_only_the_steps_of_watched_workers_count() -> None:
     assert once["bytecodes"] > 100
     assert 100 <= once["C calls"] < 110
     assert {what: count / 3 for what, count in figures(3).items()} == once
-
-
-def test_a_change_is_told_as_a_share() -> None:
-    """Protects the reader of the table."""
-    assert Comparison("role", "bytecodes", 100.0, 107.0).change == "+7.00% TOO MUCH"
-    assert Comparison("role", "bytecodes", 100.0, 93.0).change == "-7.00%"

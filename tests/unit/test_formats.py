@@ -135,7 +135,7 @@ def test_broken_avro_is_one_kind_of_error(tmp_path: Path) -> None:
     decode = anything(format)
     good = format.encode({"site": "north", "temp": 1.5, "at": 3, "price": None, "tags": ["a"]})
     chance = random.Random(7)
-    for _ in range(5_000):
+    for _ in range(500):
         value = bytearray(good)
         for _ in range(chance.randrange(1, 4)):
             value[chance.randrange(len(value))] = chance.randrange(256)
@@ -219,7 +219,7 @@ def test_broken_protobuf_is_one_kind_of_error(tmp_path: Path) -> None:
     for _ in range(200):
         deep = b"\x0a" + bytes([len(deep)]) + deep if len(deep) < 128 else deep
     chance = random.Random(7)
-    for _ in range(5_000):
+    for _ in range(500):
         value = bytes(chance.randrange(256) for _ in range(chance.randrange(40)))
         try:
             decode(value)

@@ -83,12 +83,6 @@ def test_the_version_is_that_of_the_package(command: Command) -> None:
     assert command("--version")[:2] == (0, f"streamfl {__version__}\n")
 
 
-def test_there_are_brackets_to_lose() -> None:
-    """Protects the test above from testing nothing."""
-    assert any("[labels]" in text for command in COMMANDS for text in helps(command))
-    assert {"run", "simulate", "replay", "demo"} <= COMMANDS.keys()
-
-
 def test_the_list_of_commands_says_what_each_does(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     """Protects the list of commands: it is read from the sources, and a command without a help line would be
     a bare name."""

@@ -204,17 +204,15 @@ def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent
 def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) -> None:
     """Protects minutes of waiting: a process that gets SIGINT ends with the figures so far, its progress, and
     exit code 130."""
-    data = table(tmp_path, 200_000)
-    arguments = [
-        "simulate",
-        str(client(tmp_path, "memory://")),
-        "--data",
-        str(data),
-        "--client-column",
-        "site",
-    ]
+    config, data = client(tmp_path, "memory://"), table(tmp_path, 40_000)
+    program = """
+from streamfl.cli import main
+from streamfl.terminal import progress
+progress.SILENT_SECONDS, progress.LINE_SECONDS = 0.0, 0.05
+main()
+"""
     with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", *arguments],
+        [sys.executable, "-c", program, "simulate", config, "--data", data, "--client-column", "site"],
         env={**os.environ, "COLUMNS": "132"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -222,17 +220,17 @@ def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) 
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if re.match(r"federation: [\d,]+ of 200,000, \d+%", line):
+            if re.match(r"federation: [\d,]+ of 40,000, \d+%", line):
                 break
         process.send_signal(signal.SIGINT)
         out, told = process.communicate(timeout=120)
     assert process.returncode == 130, told
     assert "Traceback" not in told
     found = re.match(
-        r"Federation on .*data\.csv, interrupted at ([\d,]+) of 200,000 samples ", " ".join(out.split())
+        r"Federation on .*data\.csv, interrupted at ([\d,]+) of 40,000 samples ", " ".join(out.split())
     )
     assert found is not None, out
-    assert 0 < int(found[1].replace(",", "")) < 200_000
+    assert 0 < int(found[1].replace(",", "")) < 40_000
     assert re.search(r"│ federation +│ 0\.\d+", out)
     assert re.search(r"│ each client on its own +│ not run", out)
 

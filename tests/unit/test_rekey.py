@@ -176,38 +176,6 @@ def sensor(site: str, name: str, value: float, ts: float) -> dict[str, Any]:
     return {"meta": {"site": site}, "sensor": name, "value": value, "ts": ts}
 
 
-@pytest.mark.parametrize("crash", [2, 3, 5])
-def test_one_sensor_a_record_becomes_one_sample_whatever_happens(tmp_path: Path, crash: int) -> None:
-    """Protects samples in several records: each is written once and complete, also if the worker is killed at
-    every step."""
-    plant = Plant(tmp_path, ASSEMBLE)
-    number = 0
-    for span in range(6):
-        for site in SITES:
-            for name in ("temp", "hum", "load", "pressure"):
-                number += 1
-                plant.write(
-                    sensor(site, name, span + len(name), 10.0 * span + number % 7), partition=number % 3
-                )
-    worker = plant.worker()
-    for step in range(1, 50):
-        worker.step(0)
-        if step % crash == 0:
-            # Uncommitted work is gone, and the next worker restores the rest.
-            worker.close()
-            worker = plant.worker()
-    drain(worker)
-    found = plant.samples()
-    assert found.keys() == set(SITES)
-    for site, samples in found.items():
-        assert sorted(int(sample["id"]) for sample in samples) == [0, 10, 20, 30, 40, 50]
-        for sample in samples:
-            assert sample["meta"]["site"] == site
-            assert sample["temp"] == sample["load"] == sample["hum"] + 1, "all of one span"
-    assert list(plant.bus.read("plant.dead-letters")) == []
-    assert b"unused_records_total" in worker.metrics.render()
-
-
 def test_what_is_missing_at_expiry_goes_on_without_it_and_late_values_are_told(tmp_path: Path) -> None:
     """Protects a site with a broken sensor from waiting for ever, and a late value from being lost
     silently."""

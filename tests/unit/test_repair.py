@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 from command_line import Command
-from counting import CHANNELS, TOPICS, CountingRole, number
+from counting import TOPICS, CountingRole, counting_worker, drain, number
 
 from streamfl.contract.role import ConfigurationError, StateChange
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step, Subscription
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.repair import Repair
 from streamfl.runtime.worker import Worker
-
-SUBSCRIPTION = Subscription("group", ("numbers",), ("factor",))
 
 
 class ForgettingRole(CountingRole):
@@ -41,15 +39,7 @@ class Plant:
         bus.create(TOPICS)
 
     def worker(self, kind: type[Worker] = Worker) -> Worker:
-        return kind(
-            ForgettingRole(),
-            CHANNELS,
-            self.bus,
-            SUBSCRIPTION,
-            "dead-letters",
-            commit_interval=0,
-            restore_seconds=0.3,
-        )
+        return counting_worker(self.bus, ForgettingRole(), kind, commit_interval=0, restore_seconds=0.3)
 
     def repair(self) -> Repair:
         made = self.worker(Repair)
@@ -60,8 +50,7 @@ class Plant:
         """Write (key, value, partition) and process them. Returns the last total of each key."""
         self.bus.write([Outgoing("numbers", key, value, partition) for key, value, partition in records])
         with closing(self.worker()) as worker:
-            while worker.step(0.0):
-                pass
+            drain(worker)
         return {record.key or b"": record.value or b"" for record in self.bus.read("totals")}
 
 
@@ -121,7 +110,7 @@ def test_while_others_work_nothing_is_changed(plant: Plant) -> None:
         role = other.role
         assert isinstance(role, ForgettingRole)
         known = dict(role.totals)
-        with pytest.raises(ConfigurationError, match="1 worker of the group 'group' run: stop them first"):
+        with pytest.raises(ConfigurationError, match="1 worker of the group 'counters' run: stop them first"):
             plant.repair().forget("a")
         other.step(0.0)
         # A partition that was taken and given back has been restored into another dict.

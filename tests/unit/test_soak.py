@@ -37,12 +37,6 @@ def _soaked(
     return system, left_calmly(system, Plan(mode), tmp_path_factory.mktemp("soak"), SAMPLES)
 
 
-def judged(system: SoakedSystem, left: Left) -> Verdict:
-    verdict = judge_topics(system, left)
-    check_inputs(verdict, system, left, SAMPLES)
-    return verdict
-
-
 def changed(left: Left, topic: str, records: list[Record]) -> Left:
     """The same topics with other records in one of them."""
     return replace(left, topics={**left.topics, topic: records})
@@ -80,7 +74,8 @@ def test_a_load_is_the_same_every_time_and_another_by_another_seed(soaked: tuple
 def test_a_calm_run_is_sound(soaked: tuple[SoakedSystem, Left]) -> None:
     """Protects the tests below: a verdict that complains about every run finds nothing."""
     system, left = soaked
-    verdict = judged(system, left)
+    verdict = judge_topics(system, left)
+    check_inputs(verdict, system, left, SAMPLES)
     assert verdict.wrong == []
     assert (verdict.samples, verdict.lost, verdict.doubled) == (SAMPLES, 0, 0)
     assert verdict.counts
@@ -91,7 +86,7 @@ def test_the_verdict_finds_a_lost_prediction(soaked: tuple[SoakedSystem, Left]) 
     system, left = soaked
     of = {record: system.predicted(json.loads(record.value or b"")) for record in left.topics[PREDICTIONS]}
     gone = next(iter(of.values()))
-    verdict = judged(
+    verdict = judge_topics(
         system, changed(left, PREDICTIONS, [record for record, sample in of.items() if sample != gone])
     )
     assert (verdict.lost, verdict.doubled) == (1, 0)
@@ -102,7 +97,7 @@ def test_the_verdict_finds_a_doubled_prediction(soaked: tuple[SoakedSystem, Left
     """Protects the soak from finding nothing: a double prediction is counted and reported."""
     system, left = soaked
     predictions = left.topics[PREDICTIONS]
-    verdict = judged(system, changed(left, PREDICTIONS, [*predictions, predictions[-1]]))
+    verdict = judge_topics(system, changed(left, PREDICTIONS, [*predictions, predictions[-1]]))
     assert (verdict.lost, verdict.doubled) == (0, 1)
     assert verdict.wrong
 
@@ -125,8 +120,9 @@ def test_the_verdict_finds_a_lost_and_a_doubled_message(soaked: tuple[SoakedSyst
     for topic in messages(left):
         *others, record = left.topics[topic]
         again = msgspec.structs.replace(record, offset=record.offset + 1)
-        assert judged(system, changed(left, topic, others)).wrong, f"lost in {topic}"
-        assert judged(system, changed(left, topic, [*others, record, again])).wrong, f"doubled in {topic}"
+        assert judge_topics(system, changed(left, topic, others)).wrong, f"lost in {topic}"
+        doubled = changed(left, topic, [*others, record, again])
+        assert judge_topics(system, doubled).wrong, f"doubled in {topic}"
 
 
 def test_the_verdict_finds_a_lost_and_a_doubled_record_of_the_load(soaked: tuple[SoakedSystem, Left]) -> None:
@@ -154,11 +150,10 @@ def test_the_verdict_finds_a_state_that_is_behind_and_a_dead_letter(
         state = next(iter(build_channels(settings).changelogs.values()))
         assert latest(left.topics[state], positions=True)
         without = [one for one in left.topics[state] if not (one.key or b"").startswith(POSITION_KEY)]
-        assert any(
-            "the state reflects 0 of" in text for text in judged(system, changed(left, state, without)).wrong
-        )
-        refused = changed(left, settings.dead_letters, left.topics[PREDICTIONS][:1])
-        assert any("dead letters" in text for text in judged(system, refused).wrong)
+        wrong = changed(changed(left, state, without), settings.dead_letters, left.topics[PREDICTIONS][:1])
+        told = judge_topics(system, wrong).wrong
+        assert any("the state reflects 0 of" in text for text in told)
+        assert any("dead letters" in text for text in told)
 
 
 def test_an_unknown_system_is_refused_with_those_that_are_known() -> None:
@@ -169,11 +164,9 @@ def test_an_unknown_system_is_refused_with_those_that_are_known() -> None:
         find_soaked("nobody")
     first = next(system.name for system in installed_systems() if system.name in soaked_systems())
     assert find_soaked()[0] == first
-    for wrong, text in ((("--system", "nobody"), "known are"), (("--mode", "never"), f"{first} knows")):
-        command = [sys.executable, "-m", "soak", *wrong]
-        ended = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=120)
-        assert ended.returncode == 2
-        assert text in ended.stderr
+    command = [sys.executable, "-m", "soak", "--mode", "never"]
+    ended = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, f"{first} knows" in ended.stderr) == (2, True)
 
 
 def test_the_general_soak_names_no_system() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from blocks import BLOCK_TOPICS, PART
+from counting import bus_of, drain
 from making import (
     MAKER_CHANNELS,
     PIECES,
@@ -39,9 +40,7 @@ SUBSCRIPTION = Subscription("makers", ("orders",))
 
 @pytest.fixture(name="bus")
 def _bus() -> MemoryBus:
-    bus = MemoryBus()
-    bus.create(TOPICS)
-    return bus
+    return bus_of(topics=TOPICS)
 
 
 @pytest.fixture(name="pool", scope="module")
@@ -65,11 +64,6 @@ def worker(bus: MemoryBus, role: BlockMaker | None = None, pool: Pool | None = N
 
 def want(bus: MemoryBus, *numbers: int, partition: int = 0, key: bytes = b"pump") -> None:
     bus.write([Outgoing("orders", key, order(number), partition) for number in numbers])
-
-
-def drain(*workers: Worker) -> None:
-    while sum(one.step(0.0) for one in workers):
-        pass
 
 
 def blocks(bus: MemoryBus, key: bytes = b"pump") -> list[bytes | None]:
@@ -180,13 +174,7 @@ def test_nothing_waits_for_work(bus: MemoryBus, pool: Processes, tmp_path: Path)
             polls.append(time.monotonic())
             return super().poll(timeout, max_records)
 
-    class CountingBus(MemoryBus):
-        @property
-        def session_type(self) -> type[MemorySession]:
-            return Counting
-
-    bus = CountingBus()
-    bus.create(TOPICS)
+    bus = bus_of(Counting, TOPICS)
     want(bus, 1)
     slow = worker(bus, Slow(), pool)
     stop = threading.Event()
@@ -364,13 +352,7 @@ def test_work_is_done_again_after_a_refused_commit(bus: MemoryBus) -> None:
                 raise CommitRefused("too late")
             super().commit(step)
 
-    class LateBus(MemoryBus):
-        @property
-        def session_type(self) -> type[MemorySession]:
-            return Late
-
-    bus = LateBus()
-    bus.create(TOPICS)
+    bus = bus_of(Late, TOPICS)
     want(bus, 1, 2)
     drain(worker(bus, pool=SteppedPool()))
     assert attempts[0] == attempts[1]
