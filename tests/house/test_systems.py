@@ -143,6 +143,7 @@ def test_a_worker_loads_its_own_system_and_no_tools(tmp_path: Path) -> None:
     of roles are in one module."""
     members = {}
     for name in soaked_systems():
+        (tmp_path / name).mkdir()
         with closing(Federation(name, tmp_path / name)) as federation:
             members[name] = str(next(iter(federation.files.values())))
     ended = subprocess.run(

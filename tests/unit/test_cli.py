@@ -307,14 +307,14 @@ def test_a_tiny_budget_takes_simulated_time_only(line: Line, monkeypatch: pytest
     assert "uplink.budget_bytes_per_second" in error
 
 
-@pytest.mark.parametrize("command", ["simulate", "features"])
+@pytest.mark.parametrize("name", ["simulate", "features"])
 def test_bandwidths_below_single_precision_are_refused(
-    line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+    line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     """Frequencies that overflow make every prediction NaN. The message names the setting."""
     monkeypatch.setenv("STREAMFL_KERNELS__BANDWIDTHS", "[1e-40, 1.0]")
-    arguments = ["--data", line.data] if command == "simulate" else ["--out", tmp_path / "f.npz"]
-    code, _, error = line(command, line.config, *arguments)
+    arguments = ["--data", line.data] if name == "simulate" else ["--out", tmp_path / "f.npz"]
+    code, _, error = line(name, line.config, *arguments)
     assert code == 2
     assert "kernels.bandwidths: 1e-40" in error
 

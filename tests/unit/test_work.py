@@ -28,8 +28,8 @@ from making import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamfl.contract.role import Received, Record, Rejection, Send, TopicSpec, Work
-from streamfl.roles.fragment_encoding import decoded_in_fragments, split
-from streamfl.runtime.bus import CommitRefused, Outgoing, Step, Subscription
+from streamfl.roles.fragment_encoding import decoded_in_fragments
+from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.pool import Inline, Pool, Processes, WorkFailed
 from streamfl.runtime.worker import Worker
@@ -337,24 +337,3 @@ def test_a_partition_that_comes_meanwhile_is_opened_after(bus: MemoryBus) -> Non
     assert len(first._tasks) == 2
     assert contents(blocks(bus)) == expected(1)
     assert contents(blocks(bus, b"fan")) == expected(1, key=b"fan")
-
-
-def test_work_is_done_again_after_a_refused_commit(bus: MemoryBus) -> None:
-    """Protects exactly-once if a commit comes too late: nothing of it is visible, and repeating the work
-    gives the same bytes."""
-    attempts: list[list[bytes | None]] = []
-
-    class Late(MemorySession):
-        def commit(self, step: Step) -> None:
-            attempts.append([record.value for record in step.outputs])
-            if len(attempts) == 1:
-                self._refused = True
-                raise CommitRefused("too late")
-            super().commit(step)
-
-    bus = bus_of(Late, TOPICS)
-    want(bus, 1, 2)
-    drain(worker(bus, pool=SteppedPool()))
-    assert attempts[0] == attempts[1]
-    assert contents(blocks(bus)) == expected(1, 2)
-    assert len(split("x", 1, 1, make_block(b"pump", 1), PART)) * 2 == len(blocks(bus))

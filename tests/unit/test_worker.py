@@ -327,27 +327,6 @@ def test_a_worker_takes_part_in_its_group_while_it_takes_state_back(
     assert sorted(set(began)) == began, "a sign before each value"
 
 
-def test_workers_hand_partitions_over(bus: MemoryBus) -> None:
-    """Protects scale-out: workers may come and go between any two steps, and every partition's total stays
-    exact."""
-    running: list[Worker] = []
-    for sequence in range(1, 121):
-        for partition in range(2):
-            send(bus, number(sequence, sequence), partition=partition, key=f"p{partition}".encode())
-        if sequence % 10 == 1:
-            running.append(worker(bus, CountingRole(), max_records=3))
-        if sequence % 15 == 0:
-            running.pop(0).close()
-        for one in running[:: -1 if sequence % 2 else 1]:
-            one.step(0)
-    drain(*running)
-    expected = [number(n, n * (n + 1) // 2) for n in range(1, 121)]
-    for partition in range(2):
-        assert [
-            record.value for record in bus.read("totals") if record.key == f"p{partition}".encode()
-        ] == expected
-
-
 def test_a_full_partition_waits(bus: MemoryBus) -> None:
     """Protects a role's memory: a full partition is not read, the other goes on, and nothing is lost
     afterwards."""
