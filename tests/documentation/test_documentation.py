@@ -185,25 +185,6 @@ def test_configurations_in_the_readme_are_valid() -> None:
     assert settings[0].kernels == settings[1].kernels
 
 
-def test_the_first_screen_says_whether_to_read_on() -> None:
-    """Protects a reader who has a minute: picture, figures, purpose, what leaves a site and what it is not
-    for come first."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    screen = text.partition("\n## ")[0]
-    for part in (
-        "![",
-        "| **0.",
-        "**In**",
-        "**Out**",
-        "**What leaves**",
-        "**You write**",
-        "**It is not for**",
-    ):
-        assert part in screen
-    assert len(screen.split()) < 320
-    assert len(text.split()) < 1500
-
-
 def test_who_learns_what_is_told_of_every_system() -> None:
     """Protects people who decide whether to take part: the one table has each system, and each line says who
     learns what."""

@@ -182,20 +182,6 @@ def test_no_feature_holds_more_than_its_share() -> None:
     )  # Two features cannot keep to a quarter.
 
 
-def test_state_is_bounded() -> None:
-    """Items of equal labels never split a cell: without a bound the server would keep them all."""
-    equal = replace(stream(), labels=np.full((5, 60), 0.5), told=np.full((5, 60), 0.5))
-    bounded = grow(equal, replace(SMALL, stored=50, kept=16), 0).forests[0]
-    boundless = grow(equal, replace(SMALL, stored=10**6, kept=16), 0).forests[0]
-    of_a_pass = 5 * 3 * 16
-    assert len(bounded.stored[0]) <= 3 * 50 + of_a_pass < len(boundless.stored[0])
-    assert bounded.ring.shape == (5, 16)
-    # A tree has a leaf more than it has splits; one pass may divide what is ripe once more.
-    small = grow(stream(), replace(SMALL, nodes=8, renewed=0.0), 0).forests[0]
-    assert small.versions["leaves"][: small.versions.size].max() <= 8
-    assert grow(stream(), SMALL, 0).forests[0].versions["leaves"].max() > 8
-
-
 def test_one_client_moves_the_tables_little() -> None:
     generator = np.random.default_rng(0)
     inputs, labels = generator.normal(size=(20, 40, 2)), generator.normal(size=(20, 40))

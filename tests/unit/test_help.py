@@ -59,25 +59,6 @@ def test_help_of_a_group_has_the_style_of_all_help(
         assert words(first) in words(shown)
 
 
-def test_one_option_has_one_name() -> None:
-    """Protects who knows one command: what follows, is limited or comes late is named alike in all."""
-    options = {
-        (command, parameter): {note.default, *(note.param_decls or ())} - {...}
-        or {f"--{parameter.replace('_', '-')}"}
-        for command in COMMANDS
-        for parameter, found in inspect.signature(COMMANDS[command], eval_str=True).parameters.items()
-        for note in getattr(found.annotation, "__metadata__", ())
-        if isinstance(note, typer.models.OptionInfo)
-    }
-    for (command, parameter), names in options.items():
-        if parameter == "follow":
-            assert "-f" in names, command
-        if parameter == "limit":
-            assert "-n" in names, command
-        if "delay" in parameter and "label" in parameter:
-            assert "--label-delay" in names, command
-
-
 def test_the_version_is_that_of_the_package(command: Command) -> None:
     """Protects bug reports: one command prints the release, without any configuration."""
     assert command("--version")[:2] == (0, f"streamfl {__version__}\n")

