@@ -261,7 +261,7 @@ def test_a_refused_commit_is_done_again(bus: MemoryBus, caplog: pytest.LogCaptur
     text = counting.metrics.render().decode()
     assert 'streamfl_dead_letters_total{reason="malformed"} 0.0' in text
     assert "streamfl_records_total 0.0" in text
-    assert "a record was refused" not in caplog.text.replace("table", "")
+    assert "numbers-0-" not in caplog.text
     drain(counting)
     assert totals(bus) == [number(1, 5), number(2, 12)]
     assert role.totals[0] == {b"pump": (2, 12)}
