@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from streamfl.contract.role import ConfigurationError, TopicSpec
-from streamfl.runtime.bus import Bus, Outgoing, Subscription, connect
+from streamfl.runtime.bus import Bus, CommitRefused, Outgoing, Session, Step, Subscription, connect
 from streamfl.runtime.sqlite_bus import SqliteBus
 
 
@@ -19,6 +21,46 @@ def _bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bus]:
     bus.create([TopicSpec("samples", 2, compacted=False), TopicSpec("outputs", 1, compacted=False)])
     yield bus
     bus.close()
+
+
+def put_out(bus: Bus, session: Session) -> None:
+    """As if the member had been silent for long."""
+    if isinstance(bus, SqliteBus):
+        with closing(sqlite3.connect(bus.path)) as connection, connection:
+            connection.execute("DELETE FROM members")
+    else:
+        bus.expel(session)  # type: ignore[attr-defined]
+
+
+def test_who_is_no_member_is_refused_and_comes_back(bus: Bus) -> None:
+    """Protects against a process that was declared dead: none of its writes appear, also of a step without
+    inputs."""
+    bus.write([Outgoing("samples", None, b"x", 0)])
+    with closing(bus.session(Subscription("group", ("samples",)))) as session:
+        assert session.poll(0, 10).assigned == [0, 1]
+        assert len(session.poll(0, 10).records) == 1
+        put_out(bus, session)
+        for positions in ({}, {("samples", 0): 1}):
+            with pytest.raises(CommitRefused):
+                session.commit(Step(positions, [Outgoing("outputs", None, b"late")]))
+        assert list(bus.read("outputs")) == []
+        polled = session.poll(0, 10)
+        assert (polled.revoked, polled.assigned) == ([0, 1], [0, 1])
+        assert len(session.poll(0, 10).records) == 1
+
+
+def test_latest_is_asked_once(bus: Bus) -> None:
+    """Protects against loss under 'latest': records polled before a refused first commit are read again, not
+    skipped."""
+    with closing(bus.session(Subscription("group", ("samples",), auto_offset_reset="latest"))) as session:
+        session.poll(0, 10)
+        bus.write([Outgoing("samples", None, b"x", 0)])
+        assert len(session.poll(0, 10).records) == 1
+        put_out(bus, session)
+        with pytest.raises(CommitRefused):
+            session.commit(Step({("samples", 0): 1}))
+        session.poll(0, 10)
+        assert len(session.poll(0, 10).records) == 1
 
 
 def test_a_partition_that_went_and_came_back_is_reported(bus: Bus) -> None:

@@ -261,48 +261,6 @@ def test_a_commit_is_one_transaction(bus: Bus, path: Path, table: str) -> None:
         assert session.committed("samples", 0) == 1
 
 
-def test_who_is_no_member_is_refused_and_comes_back(bus: Bus, path: Path) -> None:
-    """Protects against a process that was declared dead: none of its writes appear, also of a step without
-    inputs."""
-    bus.write([Outgoing("samples", None, b"x", 0)])
-    with member(bus) as session:
-        session.poll(0, 10)
-        assert len(session.poll(0, 10).records) == 1
-        change(path, "DELETE FROM members")
-        with pytest.raises(CommitRefused):
-            session.commit(Step({}, [Outgoing("outputs", None, b"late")]))
-        with pytest.raises(CommitRefused):
-            session.commit(Step({("samples", 0): 1}, [Outgoing("outputs", None, b"late")]))
-        assert list(bus.read("outputs")) == []
-        polled = session.poll(0, 10)
-        assert (polled.revoked, polled.assigned) == ([0, 1], [0, 1])
-        assert len(session.poll(0, 10).records) == 1
-
-
-def test_the_silent_are_taken_for_dead(path: Path) -> None:
-    """Protects against unread partitions: a killed member's partitions go to others, and a waiting poll
-    notices that."""
-    with closing(opened(path, session_timeout_seconds=0.2)) as bus:
-        bus.create([TopicSpec("samples", 2, compacted=False)])
-        with member(bus), member(bus) as other:
-            assert len(other.poll(0, 10).assigned) == 1
-            assert len(other.poll(30, 10).assigned) == 1
-
-
-def test_latest_is_asked_once(bus: Bus, path: Path) -> None:
-    """Protects against loss under 'latest': records polled before a refused first commit are read again, not
-    skipped."""
-    with member(bus, auto_offset_reset="latest") as session:
-        session.poll(0, 10)
-        bus.write([Outgoing("samples", None, b"x", 0)])
-        assert len(session.poll(0, 10).records) == 1
-        change(path, "DELETE FROM members")
-        with pytest.raises(CommitRefused):
-            session.commit(Step({("samples", 0): 1}))
-        session.poll(0, 10)
-        assert len(session.poll(0, 10).records) == 1
-
-
 def test_restoring_is_a_sign_of_life(path: Path) -> None:
     """Protects a member with much to restore: it must not be declared dead meanwhile, which would repeat for
     ever."""

@@ -18,11 +18,10 @@ from benchmarks.accuracy_document import (  # noqa: E402
     fill,
     overview,
     picture,
-    places,
     state,
     tables,
 )
-from benchmarks.accuracy_plan import CELLS, LATE, LATE_BY, METHODS, SETS, WHOLE, plan  # noqa: E402
+from benchmarks.accuracy_plan import CELLS, METHODS, SETS, WHOLE, plan  # noqa: E402
 from benchmarks.accuracy_runs import Cache, Method, Run, Stream, compute, curve_points, measure, source_hash  # noqa: E402
 
 CLIENTS, SAMPLES = 3, 20
@@ -137,23 +136,6 @@ def test_methods_are_ordered_by_all_sets_and_the_best_is_marked(cache: Cache) ->
     table = overview(Figures(cache), methods, CELLS[0])
     assert [row[0] for row in rows(table)] == ["hoeffding", "default", "knn", "paper, M = 1"]
     assert rows(table)[0][1:3] == ["-", "**0.500**"]
-
-
-def test_places_are_of_each_set(cache: Cache) -> None:
-    """Protects the claim that a method is best everywhere: each set has its own order, and so do late
-    labels."""
-    kept(cache, "knn", "naval", [5.0])
-    kept(cache, "default", "naval", [3.25])
-    kept(cache, "knn", "air", [0.9])
-    kept(cache, "default", "air", [None])
-    kept(cache, "last-label", "naval", [0.001], delay=LATE_BY)
-    table = rows(places(Figures(cache), ("knn", "default", "last-label"), CELLS[0]))
-    assert table[0][:3] == ["1", "default 3.25", "knn 0.900"]
-    assert table[1][:3] == ["2", "knn 5.00", "default diverged"]
-    assert len(table) == 2
-    assert rows(overview(Figures(cache), LATE, CELLS[0], LATE_BY)) == [
-        ["last-label", "**0.00100**", "-", "-", "-", "-"]
-    ]
 
 
 def test_a_set_that_is_dealt_without_a_seed_is_run_once_by_who_draws_nothing() -> None:
