@@ -70,14 +70,6 @@ def test_a_client_is_forgotten_in_every_partition_and_nobody_else(plant: Plant) 
     assert totals == {b"a": b"1 1", b"b": b"6 11"}
 
 
-def test_who_knows_nobody_writes_nothing(plant: Plant) -> None:
-    """Protects the changelog: an unknown name leaves no trace."""
-    plant.work((b"a", number(1, 1), 0))
-    before = list(plant.bus.read("state"))
-    assert plant.repair().forget("stranger") == []
-    assert list(plant.bus.read("state")) == before
-
-
 def test_a_record_is_passed_over_once(plant: Plant) -> None:
     """Protects the neighbouring records: the skipped one is dead-lettered unchanged, and the role reads on
     after it."""
