@@ -121,14 +121,14 @@ def test_nothing_outside_a_system_names_one() -> None:
     assert found == []
 
 
-# The libraries that every worker loads are loaded once.
+# What every worker loads is loaded once.
 LOADED_BY = """
 import json, os, sys
-import cryptography.fernet, msgspec, numpy, prometheus_client, pydantic_settings, typer
+import streamfl.cli.run
+from streamfl.cli import main
+from streamfl.runtime.worker import Worker
 for name, file in json.loads(sys.argv[1]).items():
     if not os.fork():
-        from streamfl.cli import main
-        from streamfl.runtime.worker import Worker
         Worker.run = lambda worker, stop: print(name, *sys.modules)
         sys.argv = ["streamfl", "run", file]
         main()
