@@ -255,20 +255,6 @@ def test_simulate_deals_rows_and_scales_them_over_the_file(
     assert result["mae"] == pytest.approx((maximum - minimum) * np.sqrt(errors).mean())
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_a_federation_that_diverges_is_said_to(
-    line: Line, monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
-    """Users would believe the figures of a diverged model. The message names the setting to change."""
-    monkeypatch.setenv("STREAMFL_LEARNING__PRESET", "paper")
-    monkeypatch.setenv("STREAMFL_LEARNING__LEARNING_RATE", "1e6")
-    monkeypatch.setenv("STREAMFL_LEARNING__PRECISION", precision)
-    code, out, error = line("simulate", line.config, "--data", line.data, "--rounds", 6)
-    assert (code, out) == (5, "")
-    assert "diverged" in error
-    assert "learning.learning_rate" in error
-
-
 @pytest.mark.long
 def test_a_tiny_budget_takes_simulated_time_only(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget of a byte a day is slow in virtual time only, and it is kept."""
