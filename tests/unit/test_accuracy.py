@@ -21,7 +21,7 @@ from benchmarks.accuracy_document import (  # noqa: E402
     state,
     tables,
 )
-from benchmarks.accuracy_plan import CELLS, METHODS, SETS, WHOLE, plan  # noqa: E402
+from benchmarks.accuracy_plan import CELLS, METHODS, SETS  # noqa: E402
 from benchmarks.accuracy_runs import Cache, Method, Run, Stream, compute, curve_points, measure, source_hash  # noqa: E402
 
 CLIENTS, SAMPLES = 3, 20
@@ -136,32 +136,6 @@ def test_methods_are_ordered_by_all_sets_and_the_best_is_marked(cache: Cache) ->
     table = overview(Figures(cache), methods, CELLS[0])
     assert [row[0] for row in rows(table)] == ["hoeffding", "default", "knn", "paper, M = 1"]
     assert rows(table)[0][1:3] == ["-", "**0.500**"]
-
-
-def test_a_set_that_is_dealt_without_a_seed_is_run_once_by_who_draws_nothing() -> None:
-    """Protects the spread over seeds from three copies of one figure."""
-    runs = list(plan())
-    people = [
-        run for run in runs if run.data == "parkinsons_telemonitoring" and not run.delay and run.clients == 40
-    ]
-    assert [run.seed for run in people if run.method == "knn"] == [0]
-    assert sorted(run.seed for run in people if run.method == "paper, M = 1") == [0, 1, 2]
-    assert {run.method for run in runs} == METHODS.keys()
-
-
-def test_ratios_are_taken_cell_by_cell(cache: Cache) -> None:
-    """Protects the ablation: the set with the largest labels would dominate a mean of errors."""
-    for number, data in enumerate(SETS):
-        for cell in CELLS:
-            for method, factor in ((WHOLE, 1.0), ("without last label", 1.5 if data == "air" else 1.0)):
-                cache.put(
-                    Run(method, data, *cell),
-                    {"source": "s", "mse": factor * 10.0**number, "bytes": None, "samples": 9},
-                )
-    contents = tables(cache)
-    (found,) = [row for row in rows(contents["ablation"]) if row[0] == "without last label"]
-    assert found[1] == "1.100"
-    assert [cell for cell in found[2:] if cell != "1.000"] == ["1.500", "1.500"]
 
 
 def test_the_page_says_what_is_missing_or_older(cache: Cache) -> None:

@@ -251,11 +251,7 @@ def rows_file(folder: Path, rows: int) -> Path:
 
 @pytest.mark.parametrize("delay", [None, 2, 100])
 def test_replay_sends_labels_so_many_rows_later(
-    delay: int | None,
-    config: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: Command,
+    delay: int | None, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects tests of late labels on own data: every label once, with that delay, in its sample's
     partition, never in the sample."""
@@ -263,46 +259,32 @@ def test_replay_sends_labels_so_many_rows_later(
         config.read_text().replace("[labels]\n", '[labels]\nclient = "machine"\nformat = "msgpack"\n')
     )
     command("topics", config, "--create-inputs", "--partitions", 2)
-    written: list[list[Outgoing]] = []
     bus = connect(url_of(config), {})
-    kind = type(bus)
-    write = kind.write
+    records: list[Outgoing] = []
+    write = type(bus).write
     monkeypatch.setattr(
-        kind, "write", lambda self, records: (written.append([*records]), write(self, records))[1]
+        type(bus), "write", lambda self, given: (records.extend(given), write(self, given))[1]
     )
-    options = [] if delay is None else ["--label-delay", delay]
-    data = rows_file(tmp_path, 11)
-    code, out, _ = command("replay", config, "--data", data, *options, "--format", "json")
+    late = ("--label-delay", delay) if delay is not None else ()
+    code, out, _ = command("replay", config, "--data", rows_file(tmp_path, 11), *late, "--format", "json")
     result = json.loads(out)
-    assert (code, result["records"], result["labels"]) == (0, 11, 11)
-
-    decode = format_named("msgpack").decoder(dict)
-    ahead: dict[bytes, list[str]] = {}
-    records = [record for batch in written for record in batch]
-    assert len(records) == 22
-    last_sample = max(place for place, record in enumerate(records) if record.topic == "readings")
-    for place, record in enumerate(records):
-        assert record.key is not None
-        waiting = ahead.setdefault(record.key, [])
-        if record.topic == "readings":
-            content = json.loads(record.value or b"")
-            assert content.keys() == {"id", "x0", "x1"}
-            waiting.append(content["id"])
-        else:
-            label = decode(record.value or b"")
-            # Oldest first, after as many of its client's samples as requested.
-            assert label == {
-                "machine": record.key.decode(),
-                "reading": waiting.pop(0),
-                "lever": int(label["reading"]) / 11,
-            }
-            assert len(waiting) == (delay or 0) or (place > last_sample and len(waiting) < (delay or 0))
-    assert ahead == {f"client-{k}".encode(): [] for k in range(3)}
-    places = {
-        (record.key, record.partition) for topic in ("readings", "results") for record in bus.read(topic)
-    }
-    assert len(places) == 3
-    bus.close()
+    assert (code, result["records"], result["labels"], len(records)) == (0, 11, 11, 22)
+    decode = {"readings": json.loads, "results": format_named("msgpack").decoder(dict)}
+    places = {(one.key, one.partition) for topic in decode for one in bus.read(topic)}
+    assert sorted(key or b"" for key, _ in places) == [b"client-0", b"client-1", b"client-2"]
+    for key, _ in places:
+        own = [(one.topic, decode[one.topic](one.value or b"")) for one in records if one.key == key]
+        names = [content["id"] for topic, content in own if topic == "readings"]
+        expected: list[tuple[str, dict[str, Any]]] = []
+        # Oldest first, after as many of its client's samples as requested.
+        for place in range(len(names) + (delay or 0)):
+            number = 3 * place + int(names[0])
+            sample = {"id": str(number), "x0": 2.0 * number, "x1": 2.0 * number + 1}
+            expected += [("readings", sample)] if place < len(names) else []
+            for name in names[place - (delay or 0) :][:1] if place >= (delay or 0) else ():
+                label = {"machine": (key or b"").decode(), "reading": name, "lever": int(name) / 11}
+                expected.append(("results", label))
+        assert own == expected
 
 
 def test_replay_refuses_a_delay_of_labels_that_come_with_their_samples(

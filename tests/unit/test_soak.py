@@ -81,25 +81,20 @@ def test_a_calm_run_is_sound(soaked: tuple[SoakedSystem, Left]) -> None:
     assert verdict.counts
 
 
-def test_the_verdict_finds_a_lost_prediction(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects the soak from finding nothing: a sample without predictions is counted and reported."""
-    system, left = soaked
-    of = {record: system.predicted(json.loads(record.value or b"")) for record in left.topics[PREDICTIONS]}
-    gone = next(iter(of.values()))
-    verdict = judge_topics(
-        system, changed(left, PREDICTIONS, [record for record, sample in of.items() if sample != gone])
-    )
-    assert (verdict.lost, verdict.doubled) == (1, 0)
-    assert any(gone in text for text in verdict.wrong)
-
-
-def test_the_verdict_finds_a_doubled_prediction(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects the soak from finding nothing: a double prediction is counted and reported."""
+def test_the_verdict_finds_a_lost_and_a_doubled_prediction(soaked: tuple[SoakedSystem, Left]) -> None:
+    """Protects the soak from finding nothing: a sample without predictions, or with one twice, is counted and
+    reported."""
     system, left = soaked
     predictions = left.topics[PREDICTIONS]
-    verdict = judge_topics(system, changed(left, PREDICTIONS, [*predictions, predictions[-1]]))
-    assert (verdict.lost, verdict.doubled) == (0, 1)
-    assert verdict.wrong
+    of = {record: system.predicted(json.loads(record.value or b"")) for record in predictions}
+    gone = next(iter(of.values()))
+    without = [record for record, sample in of.items() if sample != gone]
+    for records, expected in ((without, (1, 0)), ([*predictions, predictions[-1]], (0, 1))):
+        verdict = judge_topics(system, changed(left, PREDICTIONS, records))
+        assert (verdict.lost, verdict.doubled) == expected
+        assert verdict.wrong
+    verdict = judge_topics(system, changed(left, PREDICTIONS, without))
+    assert any(gone in text for text in verdict.wrong)
 
 
 def messages(left: Left) -> list[str]:
