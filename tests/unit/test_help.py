@@ -43,6 +43,22 @@ def helps(command: str) -> list[str]:
     return [note.help for note in notes if isinstance(note, typer.models.ParameterInfo) and note.help]
 
 
+@pytest.mark.parametrize("group", sorted(PLACES.keys() - COMMANDS.keys()))
+def test_help_of_a_group_has_the_style_of_all_help(
+    monkeypatch: pytest.MonkeyPatch, command: Command, group: str
+) -> None:
+    """Protects the reader of `streamfl members --help`: it has no boxes, which a screen reader spells out, no
+    options that only the program itself has, and sentences that are whole."""
+    monkeypatch.setenv("COLUMNS", "100")
+    code, shown, _ = command(group, "--help")
+    assert code == 0
+    assert "Commands:" in shown
+    assert not {"╭", "--show-completion", "..."} & set(shown.split())
+    for command in PLACES[group].registered_commands:
+        first = (inspect.getdoc(command.callback) or "").partition(". ")[0].partition("\n\n")[0]
+        assert words(first) in words(shown)
+
+
 def test_the_version_is_that_of_the_package(command: Command) -> None:
     """Protects bug reports: one command prints the release, without any configuration."""
     assert command("--version")[:2] == (0, f"streamfl {__version__}\n")

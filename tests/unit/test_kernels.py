@@ -286,6 +286,22 @@ def test_rows_are_the_features_of_the_asked_kernel() -> None:
     assert FeatureMap(drawn).rows(inputs[:0], kernels[:0]).shape == (0, 14)
 
 
+def test_wrong_shapes_are_refused() -> None:
+    """Broadcasting would turn a transposed or short array into predictions that look like any other."""
+    feature_map = FeatureMap(frequencies(paper_dictionary()[:3], 5, 2, seed=1))
+    inputs, parameters = np.zeros((4, 2)), np.zeros((3, 10))
+    for wrong in (np.zeros((4, 1)), np.zeros(2)):
+        with pytest.raises(ValueError, match="inputs"):
+            feature_map.predict(wrong, parameters)
+    for wrong in (np.zeros((1, 10)), np.zeros((10, 3)), np.zeros(10)):
+        with pytest.raises(ValueError, match="parameters"):
+            feature_map.predict(inputs, wrong)
+    with pytest.raises(ValueError, match="kernel numbers"):
+        feature_map.rows(inputs, np.zeros(3, dtype=np.intp))
+    with pytest.raises(IndexError):
+        feature_map.rows(inputs, np.full(4, 3))
+
+
 @pytest.mark.parametrize("name", sorted(LOSSES))
 @given(prediction=finite, label=st.sampled_from([0.0, 1.0]))
 def test_gradient_is_the_slope_of_the_value(name: str, prediction: float, label: float) -> None:

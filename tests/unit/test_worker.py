@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -24,6 +24,7 @@ from streamfl.contract.role import (
 from streamfl.encoding.wire import encoded_size, record_size
 from streamfl.runtime.bus import (
     BusUnavailable,
+    CommitRefused,
     Guarantee,
     Moved,
     Outgoing,
@@ -275,6 +276,30 @@ def test_a_refused_commit_is_done_again(bus: MemoryBus, caplog: pytest.LogCaptur
     assert caplog.text.count("numbers-0-1") == 1
 
 
+class MovingSession(MemorySession):
+    """A session whose partitions move away while the first is being restored."""
+
+    def restore(self, topic: str, partition: int) -> Iterator[Record]:
+        if "moved" not in vars(self._bus):
+            vars(self._bus)["moved"] = True
+            raise CommitRefused("partitions moved")
+        return super().restore(topic, partition)
+
+
+def test_table_records_survive_a_refusal_before_the_role_heard_them() -> None:
+    """Protects the model: table records of a poll must not be lost because partitions moved before they were
+    processed."""
+    bus = bus_of(MovingSession)
+    bus.write([Outgoing("factor", b"f", number(1, 3))])
+    send(bus, number(1, 5))
+    role = CountingRole()
+    counting = worker(bus, role)
+    assert counting.step(0)
+    assert role.totals == {}
+    drain(counting)
+    assert totals(bus) == [number(1, 15)]
+
+
 def test_a_worker_takes_part_in_its_group_while_it_takes_state_back(
     bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,6 +483,30 @@ def test_a_role_that_is_not_prompt_gathers(bus: MemoryBus) -> None:
     assert counting.step(0)
     assert counting.step(0)
     assert role.batches == [3, 3]
+
+
+class SharingSession(MemorySession):
+    """A session that has to give up a partition after it first returned records."""
+
+    def poll(self, timeout: float, max_records: int) -> Polled:
+        polled = super().poll(timeout, max_records)
+        if polled.records and len(self._group.members) == 1:
+            self._bus.session(Subscription("counters", ("numbers",)))
+        return polled
+
+
+def test_what_was_gathered_of_a_partition_that_went_is_left_to_its_new_owner() -> None:
+    """Protects both workers: the old owner has no state for these records any more, and its whole step would
+    be refused."""
+    bus = bus_of(SharingSession)
+    role = CountingRole()
+    counting = worker(bus, role)
+    drain(counting)
+    send(bus, number(1, 5))
+    send(bus, number(1, 9), partition=1, key=b"valve")
+    assert counting.step(0)
+    assert role.totals == {0: {b"pump": (1, 5)}}
+    assert totals(bus) == [number(1, 5)]
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
