@@ -473,8 +473,14 @@ def test_what_a_revoked_member_or_key_seals_is_refused() -> None:
 
 
 def test_a_key_that_nobody_knows_yet_is_not_used() -> None:
-    """Protects a rotation: a member whose new key is not in its members' file yet keeps using the old one."""
+    """Protects a rotation: a member whose new key is not in its members' file yet keeps using the old one.
+    Once it is there, a message goes from the newest key to the newest."""
     assert sealed(site(members(), (NEW, SITE))).headers == sealed().headers
+    both = members(site=(NEW, SITE), server=(LATER, SERVER))
+    newest = NEW.public.identifier + LATER.public.identifier
+    one = sealed(site(both, (NEW, SITE)))
+    assert one.headers[0][1][1:17] == newest
+    assert server(both, (LATER, SERVER)).open(TOPIC, "client")(one).name == "site"
 
 
 def test_a_stolen_and_revoked_key_of_the_receiver_opens_nothing() -> None:
