@@ -6,10 +6,10 @@ from typing import Any
 # here.
 __version__ = "0.2.0"
 
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.contract.system import installed_systems, load
 
-__all__ = ["ConfigurationError", "PeerError"]
+__all__ = ["BadRecord", "ConfigurationError"]
 
 # Exports besides those of systems. They are loaded when they are used, because a worker does not need them.
 OWN = {"connect": "streamfl.connection:connect", "simulate": "streamfl.simulation.notebook:simulate"}

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, DataError, IgnoredRecord, Record
 from streamfl.records.formats import Format, format_named, is_textual
 from streamfl.records.paths import ABSENT, named_in
 from streamfl.runtime import bus as buses
@@ -42,7 +42,7 @@ UNWRITABLE = (
     ArithmeticError,
     RecursionError,
     msgspec.MsgspecError,
-    PeerError,
+    BadRecord,
 )
 
 Key = str | Callable[[Any], object] | None
@@ -215,7 +215,7 @@ def message_of(record: Record, decode: Callable[[bytes], Any]) -> DecodedRecord:
     if record.value is not None:
         try:
             value = decode(record.value)
-        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord):
+        except (ValueError, msgspec.DecodeError, RecursionError, BadRecord, IgnoredRecord):
             value = record.value
     return DecodedRecord(
         record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers

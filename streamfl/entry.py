@@ -17,11 +17,16 @@ __all__ = ["main"]
 
 # Bytes of address space that have to be available; they are mapped and given back.
 LEAST_BYTES = 256 * 1024 * 1024
+# Their code is 0 whenever they are told to end, also before their handlers of signals are loaded.
+WORKERS = ("run", "rekey")
 SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
 
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    if sys.argv[1:2] in ([name] for name in WORKERS):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os._exit(0))
     _lead_closed_streams_nowhere()
     # The commands use one thread for matrix products, and OpenBLAS would reserve memory for all processors at
     # loading.

@@ -7,11 +7,11 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from streamfl.contract.role import (
+    BadRecord,
     Channels,
     Input,
     Measurement,
     OperatorNotice,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -48,7 +48,7 @@ BLOCK_TOPICS = [
 def decode_block(record: Record) -> bytes:
     """A block is some bytes. Bytes that begin with zero are invalid."""
     if not record.value or record.value.startswith(b"\0"):
-        raise PeerError("malformed", "a block begins with no zero")
+        raise BadRecord("malformed", "a block begins with no zero")
     return record.value
 
 

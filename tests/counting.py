@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamfl.contract.role import (
+    BadRecord,
     Channels,
     Input,
     Measurement,
     OperatorNotice,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -55,11 +55,11 @@ def decode_number(record: Record) -> Message:
     try:
         sequence, amount = map(int, (record.value or b"").split())
     except ValueError:
-        raise PeerError("malformed", f"not two whole numbers: {record.value!r}") from None
+        raise BadRecord("malformed", f"not two whole numbers: {record.value!r}") from None
     if max(abs(sequence), abs(amount)) > LARGEST:
-        raise PeerError("malformed", f"{sequence} or {amount} is larger than {LARGEST}")
+        raise BadRecord("malformed", f"{sequence} or {amount} is larger than {LARGEST}")
     if len(record.key or b"") > LONGEST_KEY:
-        raise PeerError(
+        raise BadRecord(
             "oversized", f"a key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted"
         )
     return sequence, amount
@@ -154,7 +154,7 @@ class CountingRole:
         for received in batch:
             try:
                 replies += self._take(received)
-            except PeerError as error:
+            except BadRecord as error:
                 replies.append(Rejection(received, error))
         self.before_reply()
         return replies
@@ -169,7 +169,7 @@ class CountingRole:
     def _take(self, received: Received) -> list[Send]:
         sequence, amount = received.message
         if amount < 0:
-            raise PeerError("negative", f"{amount} is below zero")
+            raise BadRecord("negative", f"{amount} is below zero")
         if received.channel == "factor":
             self.factor = amount
             return []

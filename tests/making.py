@@ -13,11 +13,11 @@ import msgspec
 from blocks import PART
 
 from streamfl.contract.role import (
+    BadRecord,
     Channels,
     Input,
     Measurement,
     OperatorNotice,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -49,9 +49,9 @@ def decode_order(record: Record) -> int:
     try:
         number = msgspec.msgpack.decode(record.value or b"", type=Order).id
     except msgspec.DecodeError as error:
-        raise PeerError("malformed", str(error)) from None
+        raise BadRecord("malformed", str(error)) from None
     if not 0 < number <= LARGEST or len(record.key or b"") > LONGEST_NAME:
-        raise PeerError("malformed", "no order that anybody could have written")
+        raise BadRecord("malformed", "no order that anybody could have written")
     return number
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.attacked import key_of
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
@@ -52,7 +52,7 @@ def numbers_beyond_the_bounds(folder: Path) -> Iterator[Attack]:
                 taken += 1
                 check_sums(found, inputs, own, NUMBERS.inner_products.largest, kind)
                 bounded += 1
-            except PeerError:
+            except BadRecord:
                 continue
         name = f"outputs of 2^{bits} times the bound" if bits else "made-up outputs at the bound"
         figure = f"share of {TRIES} batches that the guest takes"

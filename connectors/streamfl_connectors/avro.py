@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, framed, missing_extra, no_schema, number_of
 from streamfl_connectors.registry import MOST_SCHEMAS, Registry, Schema
@@ -148,7 +148,7 @@ class Avro:
         return found
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, PeerError or
+        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, BadRecord or
         NotYetReadable."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
@@ -174,7 +174,7 @@ class Avro:
         known = self._known.get(number)
         if known is None:
             if schema.kind != "AVRO":
-                raise PeerError("malformed", f"the schema {number} is one of {schema.kind}, not of AVRO")
+                raise BadRecord("malformed", f"the schema {number} is one of {schema.kind}, not of AVRO")
             if len(self._known) >= MOST_SCHEMAS:
                 del self._known[next(iter(self._known))]
             known = self._known[number] = AvroSchema(schema.text, schema.references)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from streamfl.contract.role import IgnoredRecord, PeerError
+from streamfl.contract.role import BadRecord, IgnoredRecord
 from streamfl.records.fields import shown
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, number_of
@@ -59,7 +59,7 @@ class Debezium:
         return made
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, IgnoredRecord, PeerError or
+        """A function from bytes to ``type``; it raises ValueError, IgnoredRecord, BadRecord or
         NotYetReadable."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
@@ -106,7 +106,7 @@ class Debezium:
         if schema.kind == "JSON":
             return self._anything(value[LENGTH:])
         if schema.kind != "AVRO":
-            raise PeerError(
+            raise BadRecord(
                 "malformed",
                 f"the schema {number} is one of {schema.kind}: AVRO or JSON is expected for Debezium",
             )

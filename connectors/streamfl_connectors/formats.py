@@ -98,7 +98,7 @@ class JsonSchema(Json):
         return cls(Checked.for_topic(section, setting))
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises msgspec.DecodeError, ValueError, PeerError or
+        """A function from bytes to ``type``; it raises msgspec.DecodeError, ValueError, BadRecord or
         NotYetReadable."""
         inner = super().decoder(type)
         if self._checked is not None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import jsonschema_rs
 import msgspec
 
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, framed, is_framed, no_schema, number_of
 from streamfl_connectors.registry import Registry, Schema
@@ -61,7 +61,7 @@ class Checked:
         return cls(own, registry, f"{getattr(section, 'topic', '')}-value")
 
     def decoder(self, decode: Callable[[bytes], Decoded]) -> Callable[[bytes], Decoded]:
-        """``decode`` for what the schema allows; PeerError for other records, NotYetReadable while the
+        """``decode`` for what the schema allows; BadRecord for other records, NotYetReadable while the
         registry does not answer."""
 
         def checked(value: bytes) -> Decoded:
@@ -72,11 +72,11 @@ class Checked:
                 place = "".join(
                     f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path
                 ).lstrip(".")
-                raise PeerError(
+                raise BadRecord(
                     "malformed", f"its schema refuses {place or 'the record'}: {error.message[:MOST_TOLD]}"
                 ) from None
             except ValueError as error:
-                raise PeerError(
+                raise BadRecord(
                     "malformed", f"it cannot be validated against its schema: {str(error)[:MOST_TOLD]}"
                 ) from None
             return decode(content)
@@ -103,7 +103,7 @@ class Checked:
             try:
                 found = _validator(schema)
             except ValueError as error:
-                raise PeerError("unknown_schema", f"schema {number} of the registry: {error}") from None
+                raise BadRecord("unknown_schema", f"schema {number} of the registry: {error}") from None
             if len(self._known) >= MOST_SCHEMAS:
                 del self._known[next(iter(self._known))]
             self._known[number] = found

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import framed, missing_extra, no_schema, number_of, with_indexes
 from streamfl_connectors.registry import MOST_SCHEMAS, Registry, Schema
@@ -272,7 +272,7 @@ class Protobuf:
         return cls(None, section.message, registry, f"{getattr(section, 'topic', '')}-value")
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, PeerError or
+        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, BadRecord or
         NotYetReadable."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
@@ -302,7 +302,7 @@ class Protobuf:
             assert self._registry is not None
             schema = self._registry.schema(number)
             if schema.kind != "PROTOBUF":
-                raise PeerError("malformed", f"the schema {number} is one of {schema.kind}, not of PROTOBUF")
+                raise BadRecord("malformed", f"the schema {number} is one of {schema.kind}, not of PROTOBUF")
             if len(self._known) >= MOST_SCHEMAS:
                 del self._known[next(iter(self._known))]
             messages = self._known[number] = Messages.of_schema(schema)

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError, NotYetReadable
 from streamfl.records.topic import RegistrySection
 from streamfl_connectors.web import ask, basic
 
@@ -91,7 +91,7 @@ class Registry:
     def schema(self, number: int) -> Schema:
         """The schema of this number.
 
-        NotYetReadable while the registry does not answer, or may not have the schema yet. PeerError with
+        NotYetReadable while the registry does not answer, or may not have the schema yet. BadRecord with
         reason unknown_schema if it does not have the schema.
         """
         known = self._schemas.get(number)
@@ -178,7 +178,7 @@ class Registry:
             if name in found:
                 continue
             if len(found) >= MOST_REFERENCES:
-                raise PeerError("malformed", f"the schema names more than {MOST_REFERENCES} others")
+                raise BadRecord("malformed", f"the schema names more than {MOST_REFERENCES} others")
             # Against a cycle of references.
             found[name] = ""
             subject = urllib.parse.quote(str(one["subject"]), safe="")
@@ -200,7 +200,7 @@ class Registry:
             )
         if now >= self._calm_until:
             self._calm_until = now + CALM_SECONDS
-        return PeerError(
+        return BadRecord(
             "unknown_schema",
             f"the schema registry at {self._base} does not know the schema {number} ({answer})",
         )

@@ -13,13 +13,13 @@ from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured
 from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.contract.role import (
+    BadRecord,
     Channels,
     ConfigurationError,
     Decode,
     IgnoredRecord,
     Input,
     NotYetReadable,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -103,7 +103,7 @@ def _decoded(
     remembered: ChangelogContents,
 ) -> Finding:
     """Decode records of an input, and add those that are readable to the batch."""
-    wrong: list[tuple[Record, PeerError]] = []
+    wrong: list[tuple[Record, BadRecord]] = []
     remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
     awaited: list[str] = []
     looked = 0
@@ -122,7 +122,7 @@ def _decoded(
             # One schema may be unknown. After several the rest is not tried, because each attempt waits.
             if len(awaited) == EXAMPLES:
                 break
-        except PeerError as error:
+        except BadRecord as error:
             wrong.append((record, error))
     if not wrong and not awaited and (errors := _never_readable(source, records)):
         wrong = errors
@@ -157,14 +157,14 @@ def _are_over(wrong: Iterable[Record], records: Iterable[Record], remembered: Ch
     return all(offset < min(remembered.positions.get(place, 0), last[place]) for place, offset in places)
 
 
-def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:
+def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Record, BadRecord]]:
     """For inputs of which the role silently accepts what it cannot use: the errors of each strict decoder
     that refuses every record."""
     found = (_all_refused(decode, records) for decode in source.strict)
     return [error for errors in found for error in errors]
 
 
-def _all_refused(decode: Decode, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:
+def _all_refused(decode: Decode, records: Sequence[Record]) -> list[tuple[Record, BadRecord]]:
     """The errors, if every record has one; otherwise none."""
     errors = []
     for record in records:
@@ -172,17 +172,17 @@ def _all_refused(decode: Decode, records: Sequence[Record]) -> list[tuple[Record
             decode(record)
         except IgnoredRecord:
             return []
-        except PeerError as error:
+        except BadRecord as error:
             errors.append((record, error))
         else:
             return []
     return errors
 
 
-def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
+def _grouped(wrong: Iterable[tuple[Record, BadRecord]]) -> list[str]:
     """The errors of these records, the most frequent first. Equal reasons are grouped, each with its number
     and an example."""
-    groups: dict[tuple[str, str], list[tuple[Record, PeerError]]] = {}
+    groups: dict[tuple[str, str], list[tuple[Record, BadRecord]]] = {}
     for record, error in wrong:
         # An error's text begins with the field, which records have in common, and goes on with the record's
         # own value.

@@ -10,7 +10,7 @@ import msgspec
 
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured
-from streamfl.contract.role import Channels, IgnoredRecord, NotYetReadable, PeerError, Record
+from streamfl.contract.role import BadRecord, Channels, IgnoredRecord, NotYetReadable, Record
 from streamfl.records.formats import format_of, is_textual
 from streamfl.records.keys import KeySection
 from streamfl.records.labels import Label
@@ -200,7 +200,7 @@ def _names_elsewhere(
 def _times(unit: TimeUnit, values: Sequence[Any]) -> list[float]:
     read, found = Timestamps(unit), []
     for value in values:
-        with suppress(PeerError):
+        with suppress(BadRecord):
             found.append(read.read(value, ""))
     return found
 
@@ -210,7 +210,7 @@ def _named(channels: Channels, channel: str, records: Sequence[Record]) -> Named
     for record in records:
         try:
             message = channels.inputs[channel].decode(record)
-        except (PeerError, IgnoredRecord, NotYetReadable):
+        except (BadRecord, IgnoredRecord, NotYetReadable):
             continue
         if isinstance(message, Sample):
             found.append((record, message.client, message.id))
@@ -230,7 +230,7 @@ def _contents(section: KeySection, records: Sequence[Record]) -> list[dict[str, 
     for record in records:
         try:
             content = decode(record.value or b"")
-        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord, NotYetReadable):
+        except (ValueError, msgspec.DecodeError, RecursionError, BadRecord, IgnoredRecord, NotYetReadable):
             content = None
         found.append(content if isinstance(content, dict) else None)
     return found

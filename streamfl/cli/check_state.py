@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from streamfl.cli.findings import Finding
 from streamfl.cli.inspect import how_it_stands, taken_back
 from streamfl.cli.preflight import Configured
-from streamfl.contract.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
+from streamfl.contract.role import BadRecord, Channels, ConfigurationError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.dealing import Dealing, added, dealt_over
 from streamfl.runtime.input_topics import InputTopics, is_fact, unread_of
@@ -280,7 +280,7 @@ def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding
         for record in latest.values():
             try:
                 batch.append(Received(channel, table.decode(record), record))
-            except PeerError as error:
+            except BadRecord as error:
                 refused.append(str(error))
         replies = role.receive(batch, max(one.record.timestamp for one in batch)) if batch else ()
         refused += [str(reply.error) for reply in replies if isinstance(reply, Rejection)]

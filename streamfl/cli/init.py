@@ -21,7 +21,7 @@ from streamfl.cli.init_read import RecordSample, lines_of, look, records_of, top
 from streamfl.cli.init_samples import InitOptions, LabelsTopic, put_labels, put_samples, with_ids
 from streamfl.cli.init_write import BEFORE, tell_result, write_draft
 from streamfl.configuration.settings import GivenSettings, load_settings
-from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError, IgnoredRecord, NotYetReadable
 from streamfl.contract.system import installed_systems
 from streamfl.records.schema_inference import InferredField
 from streamfl.records.topic import RecordSettings
@@ -345,7 +345,7 @@ def _settle(
     for record in seen.records:
         try:
             source.decode(record)
-        except (PeerError, NotYetReadable):
+        except (BadRecord, NotYetReadable):
             continue
         except IgnoredRecord:
             pass

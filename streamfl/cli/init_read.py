@@ -14,11 +14,11 @@ import msgspec
 from pydantic import ValidationError
 
 from streamfl.contract.role import (
+    BadRecord,
     ConfigurationError,
     DataError,
     IgnoredRecord,
     NotYetReadable,
-    PeerError,
     Record,
 )
 from streamfl.records.fields import shown
@@ -74,7 +74,7 @@ class RecordSample:
                 ValueError,
                 msgspec.DecodeError,
                 RecursionError,
-                PeerError,
+                BadRecord,
                 IgnoredRecord,
                 NotYetReadable,
             ):
@@ -83,7 +83,7 @@ class RecordSample:
                 yield content
 
     def keys(self, said: Mapping[str, Any]) -> list[str]:
-        """The names in the records' keys. said: how to read keys, as in a topic's section. PeerError if a key
+        """The names in the records' keys. said: how to read keys, as in a topic's section. BadRecord if a key
         has no name."""
         told = {key: value for key, value in said.items() if key in ("key", "key_field")}
         section = KeySection.model_validate({"topic": self.topic, **told})
@@ -93,7 +93,7 @@ class RecordSample:
             # A text with control characters is a binary number, and a JSON object has the name in one of its
             # fields.
             if not name.isprintable() or name.startswith("{"):
-                raise PeerError("malformed", f"the record key {shown(name)} is no plain name")
+                raise BadRecord("malformed", f"the record key {shown(name)} is no plain name")
         return found
 
     def told(self) -> str:

@@ -11,7 +11,7 @@ from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_narrow import check_label, find_narrow, narrow_guesses, put_narrow
 from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_survey import survey
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.records.fields import shown
 from streamfl.records.schema_inference import InferredField, field_values
 from streamfl.records.shared_names import SHARE, same_ids, same_names
@@ -175,7 +175,7 @@ def _whose(asked: InitOptions, samples: RecordSample, labels: RecordSample, name
     known = set(sections.owners_of(samples, asked.client, asked.said("samples"))) - {""}
     try:
         keys = labels.keys(asked.said("labels"))
-    except PeerError:
+    except BadRecord:
         keys = []
     if sum(key in known for key in keys) >= max(1, SHARE * len(keys)):
         return None

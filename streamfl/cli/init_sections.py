@@ -11,7 +11,7 @@ from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_survey import Survey
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import ConfigurationError, DataError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError, DataError
 from streamfl.records.fields import shown
 from streamfl.records.formats import is_textual
 from streamfl.records.inputs import InputSection
@@ -93,7 +93,7 @@ def put_names(
         return found
     try:
         keys = seen.keys(said)
-    except PeerError as error:
+    except BadRecord as error:
         raise ConfigurationError(
             f"which {name} a record is of is not known: {error.text}. Say --{name} FIELD; {_names(seen)}. Or "
             f"say how the key is read, such as --set {section}.key=int64, or {section}.key=json and "

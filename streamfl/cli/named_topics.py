@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from streamfl.cli.preflight import Configured
-from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, IgnoredRecord, NotYetReadable, Record
 from streamfl.contract.system import find_system, load
 from streamfl.records.formats import Format, format_of
 from streamfl.runtime.bus import Bus, BusUnavailable
@@ -76,7 +76,7 @@ def _decoding(format: Format) -> Callable[[Record], Any]:
     def says(record: Record) -> Any:
         try:
             return None if record.value is None else _with_names(decode(record.value))
-        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord):
+        except (ValueError, msgspec.DecodeError, RecursionError, BadRecord, IgnoredRecord):
             return record.value
         except NotYetReadable as error:
             raise BusUnavailable(str(error)) from None
@@ -93,7 +93,7 @@ def _told_by(reader: Callable[[Record], Any]) -> Callable[[Record], Any]:
     def says(record: Record) -> Any:
         try:
             return reader(record)
-        except PeerError:
+        except BadRecord:
             return record.value
 
     return says

@@ -19,11 +19,11 @@ from streamfl.cli.named_topics import find_topic
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.contract.role import (
+    BadRecord,
     ConfigurationError,
     DataError,
     IgnoredRecord,
     NotYetReadable,
-    PeerError,
     Record,
 )
 from streamfl.contract.system import find_system, load, systems_with
@@ -209,7 +209,7 @@ class _Topics:
                 break
             try:
                 seen.append(ReadRecord(record.timestamp, record.partition, record_size(record), says(record)))
-            except (PeerError, IgnoredRecord):
+            except (BadRecord, IgnoredRecord):
                 continue
             except NotYetReadable as error:
                 raise BusUnavailable(str(error)) from None

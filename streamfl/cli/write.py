@@ -12,12 +12,12 @@ import typer
 from streamfl.cli.named_topics import format_of_channel, users_channels
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.contract.role import (
+    BadRecord,
     ConfigurationError,
     DataError,
     IgnoredRecord,
     Input,
     NotYetReadable,
-    PeerError,
     Record,
 )
 from streamfl.encoding.wire import MAXIMUM_BYTES
@@ -125,7 +125,7 @@ class _Lines:
             # The user also gets errors that the role would not report.
             for decode in self._source.strict:
                 decode(record)
-        except PeerError as error:
+        except BadRecord as error:
             if self._as_they_are:
                 return Outgoing(self._source.topic, key, value)
             how = "--key FIELD makes a field's value the key. " if WITHOUT_KEY in error.text else ""

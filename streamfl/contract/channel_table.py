@@ -26,7 +26,7 @@ class Channel:
 
     name: what the role calls the channel.
     links: the topic by writer and reader: a party's name, the kind of a role without parties, or ``USER``.
-    decode: from a record to a message, at the reader. It raises PeerError, IgnoredRecord or NotYetReadable.
+    decode: from a record to a message, at the reader. It raises BadRecord, IgnoredRecord or NotYetReadable.
     to_each: the writer has an output for each reader, called NAME/READER. from_each: the reader has an input
     for each writer. claimed_sender: the party in whose name a message speaks. None: the writer, if it is a
     party.

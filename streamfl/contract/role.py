@@ -47,6 +47,7 @@ from streamfl.contract.measurement import Measurement
 from streamfl.contract.refusals import IGNORED
 
 __all__ = [
+    "BadRecord",
     "Channels",
     "ConfigurationError",
     "DataError",
@@ -57,7 +58,6 @@ __all__ = [
     "Measurement",
     "NotYetReadable",
     "OperatorNotice",
-    "PeerError",
     "Received",
     "Receiver",
     "Record",
@@ -81,7 +81,7 @@ class DataError(Exception):
     """A data set that cannot be used as it is; the text says which one and why."""
 
 
-class PeerError(Exception):
+class BadRecord(Exception):
     """A record of a user, a member or the role's own changelog that cannot be used. ``reason`` is one of a
     small fixed set: it labels a metric and a dead letter."""
 
@@ -157,7 +157,7 @@ class Rejection(msgspec.Struct, frozen=True):
     """A received message that the role refused; the worker sends it to the dead letters."""
 
     received: Received
-    error: PeerError
+    error: BadRecord
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
@@ -250,7 +250,7 @@ class Receiver:
 class Input:
     """A topic that a role reads and how its records become messages.
 
-    ``decode`` raises PeerError, IgnoredRecord or NotYetReadable. It may be one that decodes records in a row
+    ``decode`` raises BadRecord, IgnoredRecord or NotYetReadable. It may be one that decodes records in a row
     together (:class:`DecodesRuns`).
 
     makes_room: whether waiting messages in the role wait for these. Then this input is read even while a

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import Name
 
 __all__ = ["UNDECODABLE", "Amount", "Time", "check_name", "check_number", "check_within", "decode_restored"]
@@ -29,36 +29,36 @@ Content = TypeVar("Content")
 
 
 def check_name(content: bytes) -> str:
-    """The name of a client, a sample or an entity in a changelog key; PeerError if it is no name."""
+    """The name of a client, a sample or an entity in a changelog key; BadRecord if it is no name."""
     try:
         return msgspec.convert(content.decode(), Name)
     except (UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise PeerError("malformed", f"{content[:60]!r} is no name: {error}") from None
+        raise BadRecord("malformed", f"{content[:60]!r} is no name: {error}") from None
 
 
 def check_number(content: bytes) -> int:
-    """The number in a changelog key; PeerError if it is no number, or has more than 15 digits."""
+    """The number in a changelog key; BadRecord if it is no number, or has more than 15 digits."""
     if not (content.isdigit() and len(content) <= 15):
-        raise PeerError("malformed", f"{content[:60]!r} is no number")
+        raise BadRecord("malformed", f"{content[:60]!r} is no number")
     return int(content)
 
 
 def decode_restored(content: bytes, kind: type[Content], what: str) -> Content:
-    """Decode a changelog's value from MessagePack; PeerError with reason malformed.
+    """Decode a changelog's value from MessagePack; BadRecord with reason malformed.
 
     what: names the value in the error's text.
     """
     try:
         return msgspec.msgpack.decode(content, type=kind)
     except UNDECODABLE as error:
-        raise PeerError("malformed", f"{what}: {error}") from None
+        raise BadRecord("malformed", f"{what}: {error}") from None
 
 
 def check_within(numbers: Any, low: float, high: float, what: str) -> None:
-    """PeerError if a number is below ``low``, above ``high`` or NaN."""
+    """BadRecord if a number is below ``low``, above ``high`` or NaN."""
     # NumPy warns at every operation on a signalling NaN.
     with np.errstate(invalid="ignore"):
         array = np.asarray(numbers, np.float64)
         within = bool(((array >= low) & (array <= high)).all())
     if not within:
-        raise PeerError("not_finite", f"{what}: a number is not within {low:g} and {high:g}")
+        raise BadRecord("not_finite", f"{what}: a number is not within {low:g} and {high:g}")

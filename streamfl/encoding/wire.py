@@ -2,7 +2,7 @@
 
 A value on the wire is a MessagePack array whose first element is the protocol version. Arrays of numbers
 travel as raw little-endian bytes. The receiver states the shape that it expects, and any other is a
-:class:`~streamfl.contract.role.PeerError`.
+:class:`~streamfl.contract.role.BadRecord`.
 
 Roles remember and forward what peers send. So every name and number has a bound that is small enough for each
 record that follows from it to be written. Message types take these bounds from here, and :class:`Codec`
@@ -19,7 +19,7 @@ import msgspec.inspect
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 
 __all__ = [
     "LARGEST_VALUE",
@@ -102,18 +102,18 @@ class Codec(Generic[Message]):
         return value
 
     def decode(self, value: bytes | None) -> Message:
-        """The message in ``value``; PeerError with reason oversized, version or malformed."""
+        """The message in ``value``; BadRecord with reason oversized, version or malformed."""
         if value is None:
-            raise PeerError("malformed", f"{self._name} without a value")
+            raise BadRecord("malformed", f"{self._name} without a value")
         if len(value) > self._maximum_bytes:
-            raise PeerError(
+            raise BadRecord(
                 "oversized", f"{self._name} of {len(value)} bytes, at most {self._maximum_bytes} are accepted"
             )
         _check_version(value, self._name)
         try:
             return self._decoder.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise PeerError("malformed", f"{self._name}: {error}") from None
+            raise BadRecord("malformed", f"{self._name}: {error}") from None
 
     def read(self, record: Record) -> Message:
         """The message in a record, for a channel's ``decode``; errors as of :meth:`decode`."""
@@ -136,14 +136,14 @@ def encode_array(array: NDArray[Any]) -> bytes:
 
 
 def decode_array(content: bytes, dtype: type[Number], shape: tuple[int, ...], name: str) -> NDArray[Number]:
-    """The array in ``content``; PeerError with reason shape or not_finite.
+    """The array in ``content``; BadRecord with reason shape or not_finite.
 
     >>> decode_array(encode_array(np.ones(3)), np.float64, (3,), "weights")
     array([1., 1., 1.])
     """
     expected = math.prod(shape) * np.dtype(dtype).itemsize
     if len(content) != expected:
-        raise PeerError(
+        raise BadRecord(
             "shape",
             f"{name} has {len(content)} bytes, expected {expected} for shape {shape} of {dtype.__name__}",
         )
@@ -153,7 +153,7 @@ def decode_array(content: bytes, dtype: type[Number], shape: tuple[int, ...], na
         .reshape(shape)
     )
     if not np.isfinite(array).all():
-        raise PeerError("not_finite", f"{name} holds a NaN or an infinity")
+        raise BadRecord("not_finite", f"{name} holds a NaN or an infinity")
     return array
 
 
@@ -199,6 +199,6 @@ def _check_version(value: bytes, name: str) -> None:
         1 if b"\x90" <= header <= b"\x9f" else 3 if header == b"\xdc" else 5 if header == b"\xdd" else None
     )
     if start is None or len(value) <= start:
-        raise PeerError("malformed", f"{name} is not a MessagePack array")
+        raise BadRecord("malformed", f"{name} is not a MessagePack array")
     if value[start] != VERSION:
-        raise PeerError("version", f"{name} of version {value[start]}, this release speaks version {VERSION}")
+        raise BadRecord("version", f"{name} of version {value[start]}, this release speaks version {VERSION}")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import ConfigurationError, Headers, PeerError, Record, Seal
+from streamfl.contract.role import BadRecord, ConfigurationError, Headers, Record, Seal
 from streamfl.encoding.wire import encoded_size
 from streamfl.identity.keys import (
     IDENTIFIER_BYTES,
@@ -193,7 +193,7 @@ class Identity:
         return make
 
     def open(self, topic: str, kind: str) -> Callable[[Record], Member]:
-        """Returns which member sealed a record for this member, as the role ``kind``. It raises PeerError if
+        """Returns which member sealed a record for this member, as the role ``kind``. It raises BadRecord if
         none did."""
         now = self._now
         codes: dict[bytes, Callable[..., bytes]] = {}
@@ -206,20 +206,20 @@ class Identity:
             names, content = _seal_of(record)
             found = now.known.get(names[:IDENTIFIER_BYTES])
             if found is None:
-                raise PeerError(
+                raise BadRecord(
                     "not_a_member",
                     f"sealed with the key {names[:IDENTIFIER_BYTES].hex()}, which no member has",
                 )
             if names not in codes:
                 own = now.own.get(names[IDENTIFIER_BYTES:])
                 if own is None:
-                    raise PeerError(
+                    raise BadRecord(
                         "forged",
                         f"sealed by {found.member.name!r} for a key that {now.member.name!r} does not have",
                     )
                 codes[names] = _code(now.pair(own, found.key, outgoing=False), topic)
             if not hmac.compare_digest(content, codes[names](record.key, record.value, record.partition)):
-                raise PeerError(
+                raise BadRecord(
                     "forged",
                     f"its seal is not of {found.member.name!r}, or of another federation, topic, partition, "
                     "key or content",
@@ -237,7 +237,7 @@ class Identity:
         return key.public.identifier + key.sign(statement)
 
     def check_signature(self, kind: str, statement: bytes, signature: bytes) -> None:
-        """PeerError unless a member that may be ``kind`` signed the statement with a key that is not
+        """BadRecord unless a member that may be ``kind`` signed the statement with a key that is not
         revoked."""
         self.signer_of(kind, statement, signature)
 
@@ -246,9 +246,9 @@ class Identity:
         identifier, content = signature[:IDENTIFIER_BYTES], signature[IDENTIFIER_BYTES:]
         found = self._now.known.get(identifier)
         if found is None:
-            raise PeerError("not_a_member", f"signed with the key {identifier.hex()}, which no member has")
+            raise BadRecord("not_a_member", f"signed with the key {identifier.hex()}, which no member has")
         if len(content) != SIGNATURE_BYTES or not found.key.verifies(content, statement):
-            raise PeerError("forged", f"its signature is not of {found.member.name!r}, or of other content")
+            raise BadRecord("forged", f"its signature is not of {found.member.name!r}, or of other content")
         _check_standing(found, kind, "signed")
         return found.member
 
@@ -351,18 +351,18 @@ def _seal_of(record: Record) -> tuple[bytes, bytes]:
     """The identifiers of the sender's and the receiver's key in a record's seal, and its code."""
     seals = [content for name, content in record.headers if name == SEAL]
     if not seals:
-        raise PeerError("unsigned", "without a seal: its sender has no [identity]")
+        raise BadRecord("unsigned", "without a seal: its sender has no [identity]")
     if len(seals) > 1 or seals[0][:1] != FOR_A_PEER or len(seals[0]) != 1 + 2 * IDENTIFIER_BYTES + CODE_BYTES:
-        raise PeerError("forged", "this release does not know its kind of seal")
+        raise BadRecord("forged", "this release does not know its kind of seal")
     return seals[0][1:-CODE_BYTES], seals[0][-CODE_BYTES:]
 
 
 def _check_standing(found: MemberKey, kind: str, how: str) -> None:
-    """PeerError unless the member may seal or sign with this key, as the role ``kind``."""
+    """BadRecord unless the member may seal or sign with this key, as the role ``kind``."""
     if found.revoked:
-        raise PeerError("revoked", f"{how} with a key of {found.member.name!r} that is revoked")
+        raise BadRecord("revoked", f"{how} with a key of {found.member.name!r} that is revoked")
     if kind not in found.member.roles:
-        raise PeerError("not_a_member", f"{found.member.name!r} is no member that may be {kind}")
+        raise BadRecord("not_a_member", f"{found.member.name!r} is no member that may be {kind}")
 
 
 def _listed(found: Collection[str]) -> str:

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from streamfl.contract.role import (
+    BadRecord,
     Channels,
     ConfigurationError,
     DecodesRuns,
     Input,
-    PeerError,
     Record,
     Sender,
 )
@@ -60,7 +60,7 @@ def _checked(source: Input, identity: Identity) -> Input:
 
 
 class _OwnMessages:
-    """Decodes messages of users. PeerError for one that is about a client of another member: the receiver
+    """Decodes messages of users. BadRecord for one that is about a client of another member: the receiver
     would refuse what comes of it, and nobody would notice it here."""
 
     def __init__(
@@ -113,6 +113,6 @@ def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
 
 def _check_name(member: Member, name: str) -> None:
     if not member.speaks_in_the_name_of(name):
-        raise PeerError(
+        raise BadRecord(
             "not_its_client", f"{member.name!r} may not speak for {name!r}, says the members' file"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from streamfl.contract.role import Headers, PeerError, Record, Seal
+from streamfl.contract.role import BadRecord, Headers, Record, Seal
 from streamfl.identity.authentication import SEAL, Identity
 from streamfl.identity.members import Member
 
@@ -29,15 +29,15 @@ def signatures(identity: Identity, topic: str) -> Seal:
 
 
 def signer_of_record(identity: Identity, kind: str) -> Callable[[Record], Member]:
-    """A function that returns the member that signed a record and may be ``kind``; it raises PeerError if
+    """A function that returns the member that signed a record and may be ``kind``; it raises BadRecord if
     none did."""
 
     def check(record: Record) -> Member:
         found = [content for name, content in record.headers if name == SIGNATURE]
         if not found:
-            raise PeerError("unsigned", "without a signature: its writer has no [identity]")
+            raise BadRecord("unsigned", "without a signature: its writer has no [identity]")
         if len(found) > 1:
-            raise PeerError("forged", f"it has {len(found)} signatures, one is expected")
+            raise BadRecord("forged", f"it has {len(found)} signatures, one is expected")
         return identity.signer_of(
             kind, _statement(identity.federation, record.topic, record.key, record.value), found[0]
         )

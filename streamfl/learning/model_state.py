@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import Count
 
@@ -57,10 +57,10 @@ class ModelSnapshot(msgspec.Struct, array_like=True, frozen=True):
         return msgspec.msgpack.encode(self)
 
     def checked(self) -> ModelSnapshot:
-        """Returns itself; PeerError if the labels or the size of the state cannot have been written."""
+        """Returns itself; BadRecord if the labels or the size of the state cannot have been written."""
         check_within([self.low, self.high], -LARGEST_NUMBER, LARGEST_NUMBER, "labels of a model")
         if not self.low <= self.high or len(self.state) > LARGEST_STATE:
-            raise PeerError("malformed", "a model's state has labels in the wrong order, or is too large")
+            raise BadRecord("malformed", "a model's state has labels in the wrong order, or is too large")
         return self
 
 

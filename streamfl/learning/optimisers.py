@@ -45,7 +45,7 @@ class Optimiser(Protocol):
         """The optimiser's state by name, each array of the parameters' shape. Restored in place."""
 
     def check(self, name: str, numbers: NDArray[np.float64]) -> None:
-        """PeerError if ``numbers`` cannot be the state's array ``name``."""
+        """BadRecord if ``numbers`` cannot be the state's array ``name``."""
 
     def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
         """Move ``parameters`` in place, of any shape, at ``rows``: indices of their first axis, each at most

@@ -335,5 +335,5 @@ def _remedy(error: BaseException) -> str:
 
 
 def decode_remembered(content: bytes) -> ModelSnapshot:
-    """Decode what :meth:`OwnChallenger.remembered` returned; PeerError if the content cannot be that."""
+    """Decode what :meth:`OwnChallenger.remembered` returned; BadRecord if the content cannot be that."""
     return decode_restored(content, ModelSnapshot, "a model's state").checked()

@@ -63,5 +63,5 @@ class RunningScale:
 
     @staticmethod
     def check(name: str, numbers: NDArray[np.float64]) -> None:
-        """PeerError if ``numbers`` cannot be the state's array."""
+        """BadRecord if ``numbers`` cannot be the state's array."""
         check_within(numbers, -LARGEST_MOMENT, LARGEST_MOMENT, name)

@@ -123,7 +123,7 @@ def kernel_key(kernel: int) -> bytes:
 
 
 def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | ShardVersion | SignedVersion:
-    """A record of the model topic; PeerError as :meth:`streamfl.encoding.wire.Codec.decode`."""
+    """A record of the model topic; BadRecord as :meth:`streamfl.encoding.wire.Codec.decode`."""
     if key == SIGNED_KEY:
         return SIGNED_VERSION.decode(value)
     return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)

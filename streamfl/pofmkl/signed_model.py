@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import VERSION
 from streamfl.pofmkl.messages import SIGNED_VERSION, ShardVersion, SignedVersion
 
@@ -37,7 +37,7 @@ class ModelSigning:
     federation: its name.
     topic: of the model.
     sign: signs a statement.
-    check: takes a statement and a signature; raises PeerError if the signature is not a server's.
+    check: takes a statement and a signature; raises BadRecord if the signature is not a server's.
     """
 
     federation: str
@@ -50,9 +50,9 @@ class ModelSigning:
         return SignedVersion(VERSION, marker, digests, self.sign(self._statement(marker, digests)))
 
     def digests(self, version: SignedVersion, kernels: Sequence[int]) -> dict[int, bytes]:
-        """The digest of each kernel of the shard; PeerError if they are not signed."""
+        """The digest of each kernel of the shard; BadRecord if they are not signed."""
         if len(version.digests) != DIGEST_BYTES * len(kernels):
-            raise PeerError(
+            raise BadRecord(
                 "forged",
                 f"a signed version has {len(version.digests)} bytes of digests, for {len(kernels)} kernels",
             )
@@ -111,7 +111,7 @@ class StagedShard:
             self.unsigned += 1
 
     def digests(self, version: SignedVersion) -> dict[int, bytes]:
-        """The version's digest of each kernel; PeerError if it is not signed."""
+        """The version's digest of each kernel; BadRecord if it is not signed."""
         return self._signing.digests(version, tuple(self._held))
 
     def take(self, version: SignedVersion, wanted: dict[int, bytes]) -> dict[int, NDArray[Any]]:
@@ -119,17 +119,17 @@ class StagedShard:
 
         wanted: the version's digest of each kernel, as :meth:`digests` gives it.
 
-        PeerError if the version is older than the last one taken, or if parameters are missing. Candidates
+        BadRecord if the version is older than the last one taken, or if parameters are missing. Candidates
         are then kept."""
         number = version.marker.model_version
         if number < self._version:
-            raise PeerError(
+            raise BadRecord(
                 "replayed", f"version {number} of the model, repeated after version {self._version}"
             )
         changed = {kernel: digest for kernel, digest in wanted.items() if digest != self._held[kernel]}
         lost = [kernel for kernel, digest in changed.items() if digest not in self._candidates[kernel]]
         if lost:
-            raise PeerError(
+            raise BadRecord(
                 "incomplete",
                 f"the parameters of the kernels {lost[:5]} of version {number} are not as they were signed: "
                 "somebody else has written to the topic of the model; remove that right and restart the "

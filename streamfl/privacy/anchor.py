@@ -27,7 +27,17 @@ import msgspec
 
 from streamfl.contract.role import ConfigurationError
 
-__all__ = ["FORMAT", "IDENTITY_BYTES", "LANES", "LINK_BYTES", "Anchor", "examine_link", "note_link", "remedy"]
+__all__ = [
+    "FORMAT",
+    "IDENTITY_BYTES",
+    "LANES",
+    "LINK_BYTES",
+    "RESTORE",
+    "Anchor",
+    "examine_link",
+    "note_link",
+    "nothing_released",
+]
 
 FORMAT = "streamfl anchor/1"
 HEADER_BYTES = 512
@@ -42,8 +52,7 @@ AT_ONCE = 64
 LATEST_AT_ONCE = 16_384
 # After a loss of power the disk may have made the file longer without writing the content.
 UNWRITTEN = bytes(RECORD_BYTES)
-# What the reason says where the disk is to blame.
-UNUSABLE = "cannot be used"
+RESTORE = "restore the newest state, of the ledger's topic and of this member"
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,12 +277,13 @@ class Anchor:
 
 def note_link(content: bytes) -> bytes:
     """:meth:`Anchor.note` as work. content: (path, ledger, party, identity) and its arguments. Returns b"" or
-    why it is refused."""
+    why it is refused, with what to do."""
     return _done(Anchor.note, content)
 
 
 def examine_link(content: bytes) -> bytes:
-    """:meth:`Anchor.examine` as work, likewise. Returns digits, or why file and ledger disagree."""
+    """:meth:`Anchor.examine` as work, likewise. Returns digits, or why file and ledger disagree, with what to
+    do."""
     return _done(Anchor.examine, content)
 
 
@@ -282,22 +292,25 @@ def _done(method: Callable[..., int | str | None], content: bytes) -> bytes:
     program."""
     path, ledger, party, identity, *given = msgspec.msgpack.decode(content)
     anchor = Anchor(path, ledger, party, identity)
+    remedy = RESTORE
     try:
         found = method(anchor, *given)
-        return b"" if found is None else str(found).encode()
+        if not isinstance(found, str):
+            return b"" if found is None else b"%d" % found
+        why = found
     except OSError as error:
-        return f"the ledger file {anchor.path} {UNUSABLE}: {error.strerror or error}".encode()
+        why = f"the ledger file {anchor.path} cannot be used: {error.strerror or error}"
+        remedy = "make room for the file, or put it back, and restart this worker"
     except msgspec.DecodeError:
-        return f"the ledger file {anchor.path} is not a ledger file any more".encode()
+        why = f"the ledger file {anchor.path} is not a ledger file any more"
     except ConfigurationError as error:
-        return str(error).encode()
+        why = str(error)
+    return nothing_released(why, remedy).encode()
 
 
-def remedy(why: str) -> str:
-    """What to do about a reason for which nothing is released."""
-    if UNUSABLE in why:
-        return "make room for the file, or put it back, and restart this worker"
-    return "restore the newest state, of the ledger's topic and of this member"
+def nothing_released(why: str, remedy: str = RESTORE) -> str:
+    """Why nothing is released any more, and what to do about it."""
+    return f"{why}. Nothing more is released: {remedy}"
 
 
 def _another(number: int, have: int) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from streamfl.contract.role import OperatorNotice, PeerError
+from streamfl.contract.role import BadRecord, OperatorNotice
 from streamfl.encoding.changelog_checks import Amount, check_name
 from streamfl.encoding.wire import Count
 
@@ -123,10 +123,10 @@ def promise_ended(who: str, missing: str, without_noise: bool) -> OperatorNotice
 
     who: the member.
     missing: the settings of the noise.
-    without_noise: whether the operator asked for that; PeerError if not.
+    without_noise: whether the operator asked for that; BadRecord if not.
     """
     if not without_noise:
-        raise PeerError(
+        raise BadRecord(
             "configuration",
             f"{who} has a ledger of its releases with noise, but {missing} is missing: restore it, or set "
             "privacy.without_noise = true to send without noise from now on, which ends the guarantee of mu",

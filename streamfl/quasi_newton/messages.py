@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import VERSION, Codec, Count, Name, Version
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.roles.fragment_encoding import FRAGMENT_BYTES, split
@@ -171,7 +171,7 @@ def codec(content_bytes: int) -> Codec[Message]:
 def numbers_of(content: bytes, kind: str) -> NDArray[np.int64]:
     """Decodes 32-bit numbers. kind: "<u4" or "<i4"."""
     if len(content) % NUMBER_BYTES:
-        raise PeerError("shape", f"{len(content)} bytes are no numbers of {NUMBER_BYTES} bytes")
+        raise BadRecord("shape", f"{len(content)} bytes are no numbers of {NUMBER_BYTES} bytes")
     return np.frombuffer(content, kind).astype(np.int64)
 
 
@@ -197,9 +197,9 @@ def seal(message: Message, content: bytes, link: EncryptedLink, topic: str) -> M
 
 
 def unseal(message: Message, sender: str, link: EncryptedLink, topic: str) -> bytes:
-    """The content that was sealed. PeerError if this sender did not seal it for this topic."""
+    """The content that was sealed. BadRecord if this sender did not seal it for this topic."""
     if message.sender != sender:
-        raise PeerError("forged", f"{message.sender!r} speaks where {sender!r} is heard")
+        raise BadRecord("forged", f"{message.sender!r} speaks where {sender!r} is heard")
     return link.open(message.content, topic, place_of(message))
 
 

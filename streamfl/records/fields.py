@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from pydantic import AfterValidator, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import LONGEST_NAME
 
 __all__ = [
@@ -68,26 +68,26 @@ TopicName = Annotated[str, AfterValidator(_is_a_topic)]
 LabelRange = Annotated[tuple[float, float], WrapValidator(_is_a_range)]
 
 
-def named_fields(decode: Callable[[bytes], Any], value: bytes) -> dict[str, Any] | PeerError:
+def named_fields(decode: Callable[[bytes], Any], value: bytes) -> dict[str, Any] | BadRecord:
     """The fields of an object by name, or why there are none."""
     try:
         content = decode(value)
     except (msgspec.DecodeError, ValueError, RecursionError) as broken:
-        return PeerError("malformed", str(broken))
+        return BadRecord("malformed", str(broken))
     if not isinstance(content, dict):
-        return PeerError("malformed", f"an object with named fields is expected, not {shown(content)}")
+        return BadRecord("malformed", f"an object with named fields is expected, not {shown(content)}")
     return content
 
 
 def scaled(label: float, field: str | None, label_range: tuple[float, float], key: str) -> float:
-    """The label in units of ``label_range``; PeerError with reason label if it is far outside.
+    """The label in units of ``label_range``; BadRecord with reason label if it is far outside.
 
     field, key: the names of the label's field and of the range's setting, for the text.
     """
     low, high = label_range
     scaled = (label - low) / (high - low)
     if not abs(scaled) <= LARGEST_LABEL:
-        raise PeerError(
+        raise BadRecord(
             "label",
             f"{field} is {label}, a number not {LARGEST_LABEL:g} times as large as {key} = "
             f"{list(label_range)} is expected",
@@ -96,7 +96,7 @@ def scaled(label: float, field: str | None, label_range: tuple[float, float], ke
 
 
 def number_in(value: Any, field: object, as_text: bool) -> float:
-    """The number in a field's value, NaN if the value says that there is none; PeerError with reason
+    """The number in a field's value, NaN if the value says that there is none; BadRecord with reason
     not_numeric or not_finite.
 
     as_text: text that is a number counts as one.
@@ -107,12 +107,12 @@ def number_in(value: Any, field: object, as_text: bool) -> float:
         elif says_nothing(value):
             return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise PeerError(
+        raise BadRecord(
             "not_numeric", f"{field} is {shown(value)}, a number is expected{_text_hint(value, as_text)}"
         )
     # A whole number may be too long to become a float.
     if not abs(value) < LARGEST_FLOAT and value == value:
-        raise PeerError("not_finite", f"{field} is {shown(value)}, a finite number is expected")
+        raise BadRecord("not_finite", f"{field} is {shown(value)}, a finite number is expected")
     return float(value)
 
 
@@ -146,17 +146,17 @@ def _text_hint(value: Any, as_text: bool) -> str:
 
 
 def name_in(content: str | int | bytes | None, field: str) -> str:
-    """A client's or a sample's name in a field or key; PeerError with reason missing_field or malformed."""
+    """A client's or a sample's name in a field or key; BadRecord with reason missing_field or malformed."""
     if content is None:
-        raise PeerError("missing_field", f"{field} is missing")
+        raise BadRecord("missing_field", f"{field} is missing")
     try:
         name = content.decode() if isinstance(content, bytes) else str(content)
         if not name.isascii():
             name.encode()
     except UnicodeError:
-        raise PeerError("malformed", f"{field} is not text in UTF-8") from None
+        raise BadRecord("malformed", f"{field} is not text in UTF-8") from None
     if not 0 < len(name) <= LONGEST_NAME:
-        raise PeerError("malformed", f"{field} has {len(name)} characters, 1 to {LONGEST_NAME} are accepted")
+        raise BadRecord("malformed", f"{field} has {len(name)} characters, 1 to {LONGEST_NAME} are accepted")
     return name
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError, DataError, IgnoredRecord, NotYetReadable
 from streamfl.records.csv_layout import guess_layout
 from streamfl.records.formats import SPECIAL_KEYS, Format, format_of
 from streamfl.records.topic import TopicSection
@@ -131,7 +131,7 @@ def _tried(values: Sequence[bytes], section: TopicSection, deadline: float) -> I
             passed += 1
             if why.reason == "header":
                 headers.add(place)
-        except (ValueError, msgspec.DecodeError, RecursionError, PeerError):
+        except (ValueError, msgspec.DecodeError, RecursionError, BadRecord):
             content = None
         contents.append(content if isinstance(content, dict) and content else None)
     return InferredFormat(keys, format, contents, "", passed, frozenset(headers))

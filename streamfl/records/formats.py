@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from streamfl.contract.role import ConfigurationError, IgnoredRecord, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError, IgnoredRecord
 from streamfl.records.csv_layout import Decimal
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Format(Protocol):
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
         """A function from bytes to ``type`` (a msgspec Struct or Any).
 
-        It raises ValueError or msgspec.DecodeError, or, with a reason of its own, PeerError, IgnoredRecord or
+        It raises ValueError or msgspec.DecodeError, or, with a reason of its own, BadRecord, IgnoredRecord or
         NotYetReadable. For Any it returns plain dicts, lists, text, numbers, truth values, bytes and None.
         """
 
@@ -107,11 +107,11 @@ def is_textual(format: Format) -> bool:
     return bool(getattr(format, "textual", False))
 
 
-def without_value(format: Format, what: str) -> PeerError | IgnoredRecord:
+def without_value(format: Format, what: str) -> BadRecord | IgnoredRecord:
     """The error to raise for a record without a value. what: a sample, a label, for the text."""
     if getattr(format, "tombstones", False):
         return IgnoredRecord("tombstone")
-    return PeerError("malformed", f"{what} without a value")
+    return BadRecord("malformed", f"{what} without a value")
 
 
 def _class_of(name: str, setting: str) -> Any:

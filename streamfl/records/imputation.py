@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from streamfl.contract.measurement import counter
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.records.fields import LARGEST_NUMBER
 
@@ -103,9 +103,9 @@ class RunningMeans:
         self._touched = {}
 
     def restore(self, key: _Key, value: bytes) -> None:
-        """Restore a value of ``changed_state``; PeerError if it cannot be one."""
+        """Restore a value of ``changed_state``; BadRecord if it cannot be one."""
         if not self._columns or len(value) != self._layout.size:
-            raise PeerError("shape", f"means of {len(value)} bytes are remembered, not {self._layout.size}")
+            raise BadRecord("shape", f"means of {len(value)} bytes are remembered, not {self._layout.size}")
         known = list(self._layout.unpack(value))
         count = len(self._columns)
         check_within(known[:count], 0.0, MOST, "counts of values")
@@ -113,7 +113,7 @@ class RunningMeans:
         if not all(number.is_integer() for number in known[:count]) or np.any(
             (np.array(known[:count]) == 0) & np.any(np.reshape(known[count:], (2, count)) != 0, axis=0)
         ):
-            raise PeerError("malformed", "means of no values, or of a part of one, are remembered")
+            raise BadRecord("malformed", "means of no values, or of a part of one, are remembered")
         self._known[key] = known
 
     def measure(self) -> Iterable[Measurement]:

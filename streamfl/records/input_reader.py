@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.records.fields import LARGEST_FLOAT, number_in, number_of_text, shown
 from streamfl.records.inputs import TIME_KINDS, InputSection
 from streamfl.records.paths import ABSENT, Path, path_of
@@ -53,7 +53,7 @@ class InputReader:
     def numbers(self, content: dict[str, Any]) -> Numbers:
         """The input's numbers of one record, NaN for values that the role fills in.
 
-        PeerError with reason missing_field, not_numeric, not_finite, not_a_category or not_a_time.
+        BadRecord with reason missing_field, not_numeric, not_finite, not_a_category or not_a_time.
         """
         value = self.path.find(content)
         if self._is_missing(value):
@@ -72,12 +72,12 @@ class InputReader:
             return True
         return self._nothing is not None and self._nothing(value)
 
-    def _lacking(self, content: dict[str, Any], value: Any) -> PeerError:
+    def _lacking(self, content: dict[str, Any], value: Any) -> BadRecord:
         if value is ABSENT:
-            return PeerError("missing_field", self.path.lacking(content))
+            return BadRecord("missing_field", self.path.lacking(content))
         if value != value:
-            return PeerError("not_finite", f"{self.path} is {shown(value)}, a finite number is expected")
-        return PeerError("not_numeric", f"{self.path} is {shown(value)}, a value is expected")
+            return BadRecord("not_finite", f"{self.path} is {shown(value)}, a finite number is expected")
+        return BadRecord("not_numeric", f"{self.path} is {shown(value)}, a value is expected")
 
     def _maker(
         self, section: InputSection, columns: list[str] | None
@@ -117,7 +117,7 @@ class InputReader:
                             if begun is ABSENT
                             else f"{other} is {shown(begun)}, a time is expected"
                         )
-                        raise PeerError("missing_field", lacking)
+                        raise BadRecord("missing_field", lacking)
                     return None
                 return ((times.read(value, path) - times.read(begun, other)) / norm,)
 
@@ -177,7 +177,7 @@ def _truth(value: Any, path: Path) -> float:
         return 1.0
     if value is False or text in FALSE or (value == 0 and isinstance(value, (int, float))):
         return 0.0
-    raise PeerError("not_numeric", f"{path} is {shown(value)}, true or false is expected")
+    raise BadRecord("not_numeric", f"{path} is {shown(value)}, true or false is expected")
 
 
 def _category(value: Any, path: Path) -> str:
@@ -188,7 +188,7 @@ def _category(value: Any, path: Path) -> str:
     # No schema has numbers beyond 64 bits, and long ones cost time.
     if isinstance(value, int) and abs(value) < 2**64:
         return str(value)
-    raise PeerError(
+    raise BadRecord(
         "not_a_category", f"{path} is {shown(value)}, text, a whole number or a truth value is expected"
     )
 

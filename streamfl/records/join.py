@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from streamfl.contract.measurement import counter, gauge
-from streamfl.contract.role import Measurement, OperatorNotice, PeerError
+from streamfl.contract.role import BadRecord, Measurement, OperatorNotice
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.state.clock_guard import overdue, set_back
 from streamfl.state.table import named_key, split_name
@@ -165,11 +165,11 @@ class LabelJoin:
         return None
 
     def check_room(self, partition: int, client: str) -> None:
-        """PeerError if there is no room for a label of a client that has nothing here yet."""
+        """BadRecord if there is no room for a label of a client that has nothing here yet."""
         if client in self._partitions[partition].by_client:
             return
         if sum(len(held.by_client) for held in self._partitions.values()) >= self.clients:
-            raise PeerError(
+            raise BadRecord(
                 "labels_keyed_otherwise",
                 f"a label of {client!r}, which has sent no sample here: use the same keys for both topics, "
                 "or let `streamfl rekey CONFIG` rekey one of them ([labels.rekey])",
@@ -265,7 +265,7 @@ class LabelJoin:
         """Restore one value; values come in the order in which they were written. Returns the pair if it
         waits to be learnt.
 
-        check: raises PeerError for content that cannot be a sample's.
+        check: raises BadRecord for content that cannot be a sample's.
         """
         client, sample = split_name(name)
         key = JoinKey(partition, client, check_name(sample))
@@ -273,7 +273,7 @@ class LabelJoin:
         if entry.stage in (_Stage.SAMPLE, _Stage.JOINED):
             check(entry.content)
         elif entry.content:
-            raise PeerError(
+            raise BadRecord(
                 "shape", f"of a label, or of what was learnt, {len(entry.content)} bytes are kept"
             )
         held = self._partitions[partition]

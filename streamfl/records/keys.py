@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.encoding.wire import LONGEST_KEY
 from streamfl.records.fields import name_in, shown
 from streamfl.records.paths import ABSENT, FieldPath, path_of
@@ -39,7 +39,7 @@ class KeySection(TopicSection):
 
 
 def key_reader(section: KeySection, setting: str) -> Callable[[bytes | None], str]:
-    """A function from a record's key to the name in it; it raises PeerError with reason missing_field or
+    """A function from a record's key to the name in it; it raises BadRecord with reason missing_field or
     malformed.
 
     setting: the section's name. ConfigurationError if ``key_field`` has no meaning.
@@ -68,9 +68,9 @@ def _reader_of(kind: str) -> Callable[[bytes | None], str]:
 
     def number(key: bytes | None) -> str:
         if key is None:
-            raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
+            raise BadRecord("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
         if len(key) != width:
-            raise PeerError("malformed", f'{THE_KEY} has {len(key)} bytes, key = "{kind}" has {width}')
+            raise BadRecord("malformed", f'{THE_KEY} has {len(key)} bytes, key = "{kind}" has {width}')
         return str(int.from_bytes(key, "big", signed=True))
 
     return number
@@ -115,11 +115,11 @@ def remembered_key(section: KeySection, field: str | None) -> str | None:
 
 def _text(key: bytes | None) -> str:
     if key is None:
-        raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
+        raise BadRecord("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
     try:
         return name_in(key, THE_KEY)
-    except PeerError as error:
-        raise PeerError(error.reason, error.text + binary_hint(key)) from None
+    except BadRecord as error:
+        raise BadRecord(error.reason, error.text + binary_hint(key)) from None
 
 
 def binary_hint(key: bytes) -> str:
@@ -137,17 +137,17 @@ def binary_hint(key: bytes) -> str:
 
 def _hex(key: bytes | None) -> str:
     if key is None:
-        raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
+        raise BadRecord("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
     return name_in(key.hex(), THE_KEY)
 
 
 def _uuid(key: bytes | None) -> str:
     if key is None:
-        raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
+        raise BadRecord("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
     try:
         return str(uuid.UUID(bytes=key) if len(key) == 16 else uuid.UUID(key.decode()))
     except (UnicodeDecodeError, ValueError):
-        raise PeerError("malformed", f"{THE_KEY} is {shown(key)}, a UUID is expected") from None
+        raise BadRecord("malformed", f"{THE_KEY} is {shown(key)}, a UUID is expected") from None
 
 
 def _json_reader(field: str | None) -> Callable[[bytes | None], str]:
@@ -155,21 +155,21 @@ def _json_reader(field: str | None) -> Callable[[bytes | None], str]:
 
     def read(key: bytes | None) -> str:
         if key is None:
-            raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
+            raise BadRecord("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
         if len(key) > LONGEST_KEY:
-            raise PeerError("oversized", f"a key of {len(key)} bytes, at most {LONGEST_KEY} are accepted")
+            raise BadRecord("oversized", f"a key of {len(key)} bytes, at most {LONGEST_KEY} are accepted")
         try:
             content: Any = json.loads(key)
         except (ValueError, RecursionError) as error:
-            raise PeerError("malformed", f"{THE_KEY} is {shown(key)}, JSON is expected: {error}") from None
+            raise BadRecord("malformed", f"{THE_KEY} is {shown(key)}, JSON is expected: {error}") from None
         if path is not None:
             if not isinstance(content, dict):
-                raise PeerError(
+                raise BadRecord(
                     "malformed", f"{THE_KEY} is {shown(content)}, an object with {path} is expected"
                 )
             found = path.find(content)
             if found is ABSENT:
-                raise PeerError("missing_field", f"{THE_KEY}: {path.lacking(content)}")
+                raise BadRecord("missing_field", f"{THE_KEY}: {path.lacking(content)}")
             content = found
         if isinstance(content, bool) or not isinstance(content, (str, int)):
             hint = (
@@ -177,7 +177,7 @@ def _json_reader(field: str | None) -> Callable[[bytes | None], str]:
                 if path is not None or not isinstance(content, dict)
                 else "; key_field says which of its fields it is"
             )
-            raise PeerError("malformed", f"{THE_KEY} has {shown(content)}, a name is expected{hint}")
+            raise BadRecord("malformed", f"{THE_KEY} has {shown(content)}, a name is expected{hint}")
         return name_in(content, THE_KEY)
 
     return read

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Protocol, cast
 import msgspec
 from pydantic import Field
 
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 from streamfl.records.fields import LABEL_RANGE, TopicName, name_in, named_fields, scaled
 from streamfl.records.formats import FormatKeys, format_of, is_textual, without_value
@@ -112,16 +112,16 @@ class LabelReader:
             self._decode = format.decoder(cast(type[Any], decoded))
 
     def decode(self, record: Record) -> Label:
-        """The label in ``record``; PeerError with reason oversized, malformed, missing_field or label."""
+        """The label in ``record``; BadRecord with reason oversized, malformed, missing_field or label."""
         value, section = record.value, self._section
         if value is None:
             raise without_value(self._format, "a label")
         if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
-            raise PeerError(
+            raise BadRecord(
                 "oversized", f"a label of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted"
             )
         if len(record.key or b"") > LONGEST_KEY:
-            raise PeerError(
+            raise BadRecord(
                 "oversized",
                 f"a label's key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted",
             )
@@ -131,9 +131,9 @@ class LabelReader:
             try:
                 content = self._decode(value)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                # Raises PeerError for the first thing that is wrong.
+                # Raises BadRecord for the first thing that is wrong.
                 self._read(value)
-                raise PeerError("malformed", str(error)) from None
+                raise BadRecord("malformed", str(error)) from None
             given, identity, label = content.client, content.sample_id, float(content.label)
         client = self._key(record.key) if section.client is None else name_in(given, section.client)
         sample = client if section.sample_id is None else name_in(identity, section.sample_id)
@@ -144,26 +144,26 @@ class LabelReader:
         )
 
     def name(self, record: Record) -> str:
-        """The client's name in ``record``, whatever else is in it; PeerError as in ``decode``."""
+        """The client's name in ``record``, whatever else is in it; BadRecord as in ``decode``."""
         if self._section.client is None:
             return self._key(record.key)
         if record.value is None or len(record.value) > MAXIMUM_BYTES:
-            raise PeerError("malformed", "a label without a value, or too long")
+            raise BadRecord("malformed", "a label without a value, or too long")
         return name_in(name_at(self._paths["client"], self._content(record.value)), self._section.client)
 
     def _content(self, value: bytes) -> dict[str, Any]:
         content = named_fields(self._diagnose, value)
-        if isinstance(content, PeerError):
+        if isinstance(content, BadRecord):
             raise content
         return content
 
     def _read(self, value: bytes) -> tuple[str | int | None, str | int | None, float]:
-        """The client's name, the sample's, and the label in the user's unit; PeerError for the first thing
+        """The client's name, the sample's, and the label in the user's unit; BadRecord for the first thing
         that is wrong."""
         content, section = self._content(value), self._section
         for path in self._paths.values():
             if path.find(content) is ABSENT:
-                raise PeerError("missing_field", path.lacking(content))
+                raise BadRecord("missing_field", path.lacking(content))
         label = label_in(
             self._paths["label"].find(content), section.label, self._textual or section.label_as == "number"
         )
@@ -175,13 +175,13 @@ class LabelReader:
 
 
 def of_two_classes(decode: Callable[[Record], Label]) -> Callable[[Record], Label]:
-    """A decoder that refuses a class label other than 0 and 1, before it waits for its sample. PeerError with
+    """A decoder that refuses a class label other than 0 and 1, before it waits for its sample. BadRecord with
     reason label."""
 
     def checked(record: Record) -> Label:
         label = decode(record)
         if label.label not in (0.0, 1.0):
-            raise PeerError("label", f"the label is {label.label:g}, 0 or 1 is expected")
+            raise BadRecord("label", f"the label is {label.label:g}, 0 or 1 is expected")
         return label
 
     return checked

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.records.paths import path_of
 from streamfl.records.schema_inference import InferredField, last_name
 from streamfl.records.times import Timestamps
@@ -243,7 +243,7 @@ def _by_time(
 def _seconds(read: Timestamps, value: Any) -> float:
     try:
         return read.read(value, "")
-    except PeerError:
+    except BadRecord:
         return 0.0
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.records.fields import (
     LARGEST_NUMBER,
     named_fields,
@@ -93,14 +93,14 @@ class SampleFields:
     def read(self, value: bytes) -> tuple[str | int | None, str | int | None, Numbers, float | None]:
         """The client's name and the sample's, the inputs, and the label as the user has it.
 
-        PeerError with reason malformed, missing_field, not_numeric, not_finite, not_a_category, not_a_time,
+        BadRecord with reason malformed, missing_field, not_numeric, not_finite, not_a_category, not_a_time,
         dimension or label: the first thing that is wrong.
         """
         content = self._content(value)
         paths = (self._client, self._sample_id, self._listed)
         for path in paths:
             if path is not None and path.find(content) is ABSENT:
-                raise PeerError("missing_field", path.lacking(content))
+                raise BadRecord("missing_field", path.lacking(content))
         client, sample_id = (None if path is None else name_at(path, content) for path in paths[:2])
         features = self._list(content, self._listed) if self._listed is not None else self._inputs(content)
         self.check(features)
@@ -113,10 +113,10 @@ class SampleFields:
         return name_at(self._client, content)
 
     def check(self, features: Numbers) -> None:
-        """PeerError with reason dimension or not_finite for inputs that nothing can be learnt from."""
+        """BadRecord with reason dimension or not_finite for inputs that nothing can be learnt from."""
         if len(features) != self.dimension:
             place = self._places[0] if self._listed is None else self._listed
-            raise PeerError(
+            raise BadRecord(
                 "dimension", f"{place} has the length {len(features)}, {self.dimension} is expected"
             )
         if not self.means and sum(map(abs, features)) < LARGEST_NUMBER:
@@ -128,7 +128,7 @@ class SampleFields:
 
     def _content(self, value: bytes) -> dict[str, Any]:
         content = named_fields(self._decode, value)
-        if isinstance(content, PeerError):
+        if isinstance(content, BadRecord):
             raise content
         return content
 
@@ -141,7 +141,7 @@ class SampleFields:
     def _list(self, content: dict[str, Any], listed: Path) -> Numbers:
         values, norm = listed.find(content), self._section.input_norm
         if not isinstance(values, (list, tuple)):
-            raise PeerError("not_numeric", f"{listed} is {shown(values)}, a list of numbers is expected")
+            raise BadRecord("not_numeric", f"{listed} is {shown(values)}, a list of numbers is expected")
         numbers = []
         for index, value in enumerate(values):
             number = number_in(value, f"{listed}[{index}]", self.textual)
@@ -186,8 +186,8 @@ class SampleFields:
                     "another field"
                 )
 
-    def _not_finite(self, index: int, number: float) -> PeerError:
-        return PeerError(
+    def _not_finite(self, index: int, number: float) -> BadRecord:
+        return BadRecord(
             "not_finite",
             f"{self._place(index)} is {shown(number)}; finite numbers are expected that add up, signs apart, "
             f"to less than {self._limit:g} ({LARGEST_NUMBER:g} times samples.input_norm)",
@@ -204,12 +204,12 @@ def fits_a_struct(path: Path) -> bool:
 
 
 def name_at(path: Path, content: dict[str, Any]) -> str | int:
-    """The name in a field; PeerError with reason missing_field or malformed."""
+    """The name in a field; BadRecord with reason missing_field or malformed."""
     value = path.find(content)
     if value is ABSENT:
-        raise PeerError("missing_field", path.lacking(content))
+        raise BadRecord("missing_field", path.lacking(content))
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise PeerError("malformed", f"{path} is {shown(value)}, a name is expected")
+        raise BadRecord("malformed", f"{path} is {shown(value)}, a name is expected")
     return value
 
 
@@ -219,13 +219,13 @@ WORDS_REMEDY = (
 
 
 def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
-    """The label in a field's value, in the user's unit; PeerError with reason label.
+    """The label in a field's value, in the user's unit; BadRecord with reason label.
 
     as_text: text that is a number counts as one. also: what else is expected, for the text.
     """
     try:
         label = float(value) if isinstance(value, bool) else number_in(value, field, as_text)
-    except PeerError:
+    except BadRecord:
         label = float("nan")
     if not abs(label) < LARGEST_NUMBER:
         hint = ""
@@ -233,7 +233,7 @@ def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
             hint = f". {WORDS_REMEDY}" if value.strip() else ""
         elif isinstance(value, str) and not as_text:
             hint = '; label_as = "number" accepts numbers as text'
-        raise PeerError("label", f"{field} is {shown(value)}, a finite number{also} is expected{hint}")
+        raise BadRecord("label", f"{field} is {shown(value)}, a finite number{also} is expected{hint}")
     return label
 
 

@@ -13,7 +13,7 @@ import msgspec
 from pydantic import Field, model_validator
 
 from streamfl.contract.channel_table import USER, Channel
-from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, IgnoredRecord, NotYetReadable, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 from streamfl.records.fields import LABEL_RANGE, LARGEST_LABEL, LARGEST_NUMBER, LabelRange, name_in, scaled
 from streamfl.records.formats import Format, format_of, without_value
@@ -185,7 +185,7 @@ class SampleReader:
     def decode(self, record: Record) -> Sample:
         """The sample in ``record``.
 
-        PeerError with reason oversized, malformed, missing_field, not_numeric, not_finite, not_a_category,
+        BadRecord with reason oversized, malformed, missing_field, not_numeric, not_finite, not_a_category,
         not_a_time, dimension or label.
         """
         value, key = record.value, record.key
@@ -200,9 +200,9 @@ class SampleReader:
             try:
                 content = self._decode(value)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                # Raises PeerError for the first thing that is wrong.
+                # Raises BadRecord for the first thing that is wrong.
                 self._fields.read(value)
-                raise PeerError("malformed", str(error)) from None
+                raise BadRecord("malformed", str(error)) from None
             client, identity, given = content.client, content.sample_id, content.label
             features = self._features(content)
             if self._norm != 1.0:
@@ -245,7 +245,7 @@ class SampleReader:
                 identifiers = names
             else:
                 identifiers = [name_in(content.sample_id, id_field) for content in contents]
-        except (msgspec.DecodeError, ValueError, RecursionError, PeerError, IgnoredRecord, NotYetReadable):
+        except (msgspec.DecodeError, ValueError, RecursionError, BadRecord, IgnoredRecord, NotYetReadable):
             return None
         features = list(map(self._features, contents))
         if self._norm != 1.0:
@@ -287,11 +287,11 @@ class SampleReader:
         )
 
     def name(self, record: Record) -> str:
-        """The client's name in ``record``, whatever else is in it; PeerError as in ``decode``."""
+        """The client's name in ``record``, whatever else is in it; BadRecord as in ``decode``."""
         if self._section.client is None:
             return self._key(record.key)
         if record.value is None or len(record.value) > MAXIMUM_BYTES:
-            raise PeerError("malformed", "a sample without a value, or too long")
+            raise BadRecord("malformed", "a sample without a value, or too long")
         return name_in(self._fields.client(record.value), self._section.client)
 
     def original(self, prediction: float) -> float:
@@ -305,9 +305,9 @@ class SampleReader:
         return self.low + prediction * self.span
 
 
-def _oversized(value_size: int, key_size: int) -> PeerError:
+def _oversized(value_size: int, key_size: int) -> BadRecord:
     if (size := value_size + key_size) > MAXIMUM_BYTES:
-        return PeerError(
+        return BadRecord(
             "oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted"
         )
-    return PeerError("oversized", f"a sample's key of {key_size} bytes, at most {LONGEST_KEY} are accepted")
+    return BadRecord("oversized", f"a sample's key of {key_size} bytes, at most {LONGEST_KEY} are accepted")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.records.fields import number_in, number_of_text, says_nothing, shown
 from streamfl.records.paths import ABSENT, Path, leaf_paths, path_of
 from streamfl.records.times import Timestamps
@@ -134,7 +134,7 @@ def numbers_among(values: Sequence[Any]) -> list[float]:
     for value in values:
         try:
             number = float(value) if isinstance(value, bool) else number_in(value, "", True)
-        except PeerError:
+        except BadRecord:
             continue
         if number == number:
             found.append(number)
@@ -313,7 +313,7 @@ def _rises(values: Sequence[Any], orders: Sequence[int] | None) -> bool:
 def _works(function: Callable[[Any], Any], value: Any) -> bool:
     try:
         function(value)
-    except PeerError:
+    except BadRecord:
         return False
     return True
 

@@ -8,7 +8,7 @@ import zoneinfo
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.records.fields import number_of_text, shown
 
 __all__ = ["TimeUnit", "Timestamps", "zone_named"]
@@ -44,7 +44,7 @@ class Timestamps:
         self._zone = zone
 
     def read(self, value: Any, field: object) -> float:
-        """The time in ``value``; PeerError with reason not_a_time. field: for the text."""
+        """The time in ``value``; BadRecord with reason not_a_time. field: for the text."""
         if isinstance(value, str):
             if self._per_second is not None and (number := number_of_text(value)) is not None:
                 return self._bounded(number / self._per_second, value, field)
@@ -81,18 +81,18 @@ class Timestamps:
             raise self._outside(value, field)
         return seconds
 
-    def _outside(self, value: Any, field: object) -> PeerError:
+    def _outside(self, value: Any, field: object) -> BadRecord:
         unit = "" if self._unit is None or isinstance(value, datetime) else f' with unit = "{self._unit}"'
-        return PeerError(
+        return BadRecord(
             "not_a_time", f"{field} is {shown(value)}{unit}, a time from 0001-01-02 to 9999-12-30 is expected"
         )
 
-    def _error(self, value: Any, field: object) -> PeerError:
+    def _error(self, value: Any, field: object) -> BadRecord:
         if self._unit is not None:
             expected = f'a number with unit = "{self._unit}", or ISO 8601,'
-            return PeerError("not_a_time", f"{field} is {shown(value)}, {expected} is expected")
+            return BadRecord("not_a_time", f"{field} is {shown(value)}, {expected} is expected")
         hint = '; a number is one with unit = "s", "ms" or "us"' if isinstance(value, (int, float)) else ""
-        return PeerError(
+        return BadRecord(
             "not_a_time",
             f"{field} is {shown(value)}, a time as 2026-01-31T13:30:00Z (ISO 8601) is expected{hint}",
         )

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from streamfl.contract.measurement import Counts, Measurement, counter, gauge
-from streamfl.contract.role import Headers, PeerError
+from streamfl.contract.role import BadRecord, Headers
 from streamfl.encoding.changelog_checks import Time, check_name, decode_restored
 from streamfl.encoding.wire import Count
 from streamfl.records.header_propagation import LONGEST_HEADERS
@@ -149,7 +149,7 @@ class Assembly:
     def take(self, partition: int, row: AssemblyRow, headers: Headers, now: float) -> list[Assembled]:
         """Take a row in. Returns the samples to be sent because of it, oldest span first.
 
-        PeerError with reason late if the row's sample was already sent without it, oversized if the sample
+        BadRecord with reason late if the row's sample was already sent without it, oversized if the sample
         would be too long."""
         held, place = self._partitions[partition], self._place(row.client, row.place)
         done = self._spans_over(held, row)
@@ -161,7 +161,7 @@ class Assembly:
                 self._metrics.surplus_values += 1
                 return self._go_on(held, done, "over", now)
             lacked = ", ".join(sorted(row.values))
-            raise PeerError(
+            raise BadRecord(
                 "late", f"the sample {row.place!r} of {row.client!r} was sent on without {lacked:.200}"
             )
         added = self._added(entry, row)
@@ -218,10 +218,10 @@ class Assembly:
                 yield partition, key, value
 
     def restore(self, partition: int, key: bytes, value: bytes) -> None:
-        """Restore one value; PeerError if it cannot be one that was written."""
+        """Restore one value; BadRecord if it cannot be one that was written."""
         kind, _, rest = key.partition(b"/")
         if kind != b"sample":
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"{key[:60]!r} is not a key of the state of samples in several records"
             )
         end = 2 + int.from_bytes(rest[:2], "big")
@@ -229,9 +229,9 @@ class Assembly:
         entry = decode_restored(value, _Entry, "a sample in several records")
         check_size(entry.values)
         if entry.gone == bool(entry.values):
-            raise PeerError("malformed", "a sample in several records is stored only until it is sent on")
+            raise BadRecord("malformed", "a sample in several records is stored only until it is sent on")
         if not all(math.isfinite(one) for one in entry.values.values() if isinstance(one, float)):
-            raise PeerError("not_finite", "a value is remembered that is no number")
+            raise BadRecord("not_finite", "a value is remembered that is no number")
         self._partitions[partition].put(place, entry)
 
     def measure(self) -> Iterable[Measurement]:
@@ -244,11 +244,11 @@ class Assembly:
 
     def _place(self, client: str, place: str) -> SamplePlace:
         if self._together.span is not None and re.fullmatch("-?[0-9]{1,20}", place) is None:
-            raise PeerError("malformed", f"{place[:60]!r} is no number of a span")
+            raise BadRecord("malformed", f"{place[:60]!r} is no number of a span")
         return SamplePlace(client, place)
 
     def _added(self, entry: _Entry, row: AssemblyRow) -> Values:
-        """The values of the entry with those of the row; PeerError if they would be too long."""
+        """The values of the entry with those of the row; BadRecord if they would be too long."""
         values = dict(entry.values)
         for name, value in row.values.items():
             before = values.get(name)

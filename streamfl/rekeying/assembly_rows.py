@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import LONGEST_NAME, ROOM, Codec, Name, Version
 
@@ -68,35 +68,35 @@ ASSEMBLY_ROW = Codec(AssemblyRow)
 
 
 def decode_row(record: Record) -> AssemblyRow:
-    """The row in a record; PeerError with reason malformed, version, oversized or not_finite."""
+    """The row in a record; BadRecord with reason malformed, version, oversized or not_finite."""
     row = ASSEMBLY_ROW.read(record)
     if not all(_is_finite(one.value) for one in row.inputs):
-        raise PeerError("not_finite", "a piece has a value that is no number")
+        raise BadRecord("not_finite", "a piece has a value that is no number")
     check_size(row.values)
     return row
 
 
 def scalar(content: Any, field: str) -> Scalar | None:
-    """The content as an input of a row, None for null and NaN; PeerError with reason malformed or
+    """The content as an input of a row, None for null and NaN; BadRecord with reason malformed or
     not_finite."""
     if content is None or (isinstance(content, float) and math.isnan(content)):
         return None
     if isinstance(content, float) and math.isinf(content):
-        raise PeerError("not_finite", f"{field} is {content}, a finite number is expected")
+        raise BadRecord("not_finite", f"{field} is {content}, a finite number is expected")
     if isinstance(content, str) and len(content) <= LONGEST_TEXT:
         return content
     if isinstance(content, (bool, float)) or (isinstance(content, int) and -MOST <= content <= MOST):
         return content
-    raise PeerError(
+    raise BadRecord(
         "malformed", f"{field} is no number, truth value or text of up to {LONGEST_TEXT} characters"
     )
 
 
 def check_size(values: Mapping[str, Scalar]) -> None:
-    """PeerError with reason oversized if a record of these values might be too long, in any format."""
+    """BadRecord with reason oversized if a record of these values might be too long, in any format."""
     size = sum(ESCAPED * len(name.encode()) + _size(value) for name, value in values.items())
     if size > ROOM - 2 * ESCAPED * 4 * LONGEST_NAME:
-        raise PeerError(
+        raise BadRecord(
             "oversized", f"a sample of {len(values)} inputs with up to {size} bytes, {ROOM} are accepted"
         )
 

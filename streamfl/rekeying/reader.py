@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.contract.role import Headers, PeerError, Record
+from streamfl.contract.role import BadRecord, Headers, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
 from streamfl.records.fields import name_in, named_fields
 from streamfl.records.formats import Format, without_value
@@ -53,20 +53,20 @@ class _Content:
         self._by = None if by is None else path_of(by, columns)
 
     def fields(self, record: Record) -> dict[str, Any]:
-        """The fields of a record; PeerError with reason oversized or malformed."""
+        """The fields of a record; BadRecord with reason oversized or malformed."""
         if record.value is None:
             raise without_value(self.format, "a record")
         if (size := len(record.value) + len(record.key or b"")) > MAXIMUM_BYTES:
-            raise PeerError(
+            raise BadRecord(
                 "oversized", f"a record of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted"
             )
         content = named_fields(self._decode, record.value)
-        if isinstance(content, PeerError):
+        if isinstance(content, BadRecord):
             raise content
         return content
 
     def key(self, record: Record, content: Mapping[str, Any]) -> str:
-        """The name of the record's client or entity; PeerError with reason missing_field or malformed."""
+        """The name of the record's client or entity; BadRecord with reason missing_field or malformed."""
         if self._by is None:
             return self._of_key(record.key)
         return _name(self._by, content)
@@ -95,7 +95,7 @@ class RekeyReader:
         self._encode = encode
 
     def decode(self, record: Record) -> Rekeyed:
-        """The rewritten record; PeerError with reason oversized, malformed or missing_field."""
+        """The rewritten record; BadRecord with reason oversized, malformed or missing_field."""
         content: Mapping[str, Any] = {} if self._as_it_is else self._content.fields(record)
         name = self._content.key(record, content)
         if record.value is None:
@@ -104,10 +104,10 @@ class RekeyReader:
             key = (record.key or b"") if self._write_key is None else self._write_key(name)
             value = record.value if self._encode is None else self._encode(content)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise PeerError("malformed", f"it cannot be written as the section says: {error}") from None
+            raise BadRecord("malformed", f"it cannot be written as the section says: {error}") from None
         headers = (*record.headers, *_origin(record, event_time(record)))
         if (size := encoded_size(key, value, headers)) > MAXIMUM_BYTES or len(key) > LONGEST_KEY:
-            raise PeerError(
+            raise BadRecord(
                 "oversized",
                 f"a record of {size} bytes with its key and headers, at most {MAXIMUM_BYTES} are accepted",
             )
@@ -137,7 +137,7 @@ class RowReader:
         )
 
     def decode(self, record: Record) -> AssemblyRow:
-        """The row in a record; PeerError with reason oversized, malformed or missing_field."""
+        """The row in a record; BadRecord with reason oversized, malformed or missing_field."""
         content = self._content.fields(record)
         client = self._content.key(record, content)
         written: Scalar | None = None
@@ -194,12 +194,12 @@ def _origin(record: Record, time: float) -> Headers:
 def _found(path: Path, content: Mapping[str, Any]) -> Any:
     value = path.find(cast(dict[str, Any], content))
     if value is ABSENT:
-        raise PeerError("missing_field", path.lacking(cast(dict[str, Any], content)))
+        raise BadRecord("missing_field", path.lacking(cast(dict[str, Any], content)))
     return value
 
 
 def _name(path: Path, content: Mapping[str, Any]) -> str:
     value = _found(path, content)
     if not isinstance(value, (str, int)) or isinstance(value, bool):
-        raise PeerError("malformed", f"{path.text} is of the type {type(value).__name__}, a name is expected")
+        raise BadRecord("malformed", f"{path.text} is of the type {type(value).__name__}, a name is expected")
     return name_in(value, path.text)

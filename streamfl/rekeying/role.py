@@ -8,9 +8,9 @@ from typing import Any
 
 from streamfl.contract.measurement import Counts, Measurement, counter
 from streamfl.contract.role import (
+    BadRecord,
     Headers,
     OperatorNotice,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -92,7 +92,7 @@ class Rekeying:
             self._written[change.partition] = True
             return
         if self._assembly is None:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", "the state has samples in several records, but there is no [samples.assemble]"
             )
         if change.value is not None:
@@ -105,7 +105,7 @@ class Rekeying:
         for received in batch:
             try:
                 replies += self._take(received.message, received.channel, received, now)
-            except PeerError as error:
+            except BadRecord as error:
                 replies.append(Rejection(received, error))
         if not batch and self._assembly is not None:
             replies += map(self._send, self._assembly.expire(now))
@@ -122,7 +122,7 @@ class Rekeying:
         try:
             self._write_key(message.client)
         except ValueError as error:
-            raise PeerError("malformed", f"{message.client!r} cannot be a key: {error}") from None
+            raise BadRecord("malformed", f"{message.client!r} cannot be a key: {error}") from None
         if channel == "pieces":
             taken = self._assembly.take(received.partition, message, self._carry(received.record), now)
             return [self._send(sample) for sample in taken]

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from streamfl.configuration.settings import FederationSection
 from streamfl.contract.measurement import Counts, Measurement, gauge
-from streamfl.contract.role import PeerError, Received, Rejection, Send
+from streamfl.contract.role import BadRecord, Received, Rejection, Send
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.roles.task_role import PartsTask, TaskRole
 from streamfl.state.changeable import CHANGEABLE
@@ -74,10 +74,10 @@ class ClientValues(PartsTask, Generic[Value]):
         return self._values.items()
 
     def get(self, client: str) -> Value | None:
-        """The client's value; None if it has none. PeerError for a new client without room."""
+        """The client's value; None if it has none. BadRecord for a new client without room."""
         value = self._values.get(client)
         if value is None and len(self._values) >= self._limit:
-            raise PeerError(
+            raise BadRecord(
                 "unknown_client", f"{len(self._values)} clients are known already: raise federation.clients"
             )
         return value
@@ -128,7 +128,7 @@ class ClientRole(TaskRole[ClientValues[Value]], Generic[Message, Value]):
         return dict(chain.from_iterable(values.items() for values in self._tasks.values()))
 
     def take(self, sample: Message, value: Value | None) -> tuple[Sequence[Send], Value | None]:
-        """The answers to a sample, and the client's new value; None: it stays. PeerError refuses the sample.
+        """The answers to a sample, and the client's new value; None: it stays. BadRecord refuses the sample.
 
         value: the client's value so far; None if it has none.
         """
@@ -139,7 +139,7 @@ class ClientRole(TaskRole[ClientValues[Value]], Generic[Message, Value]):
         for received in batch:
             try:
                 replies += self._answers(received)
-            except PeerError as error:
+            except BadRecord as error:
                 replies.append(Rejection(received, error))
         return replies
 

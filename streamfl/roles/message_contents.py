@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import LARGEST_VALUE, Codec
 from streamfl.roles.message_fragments import Limits
 
@@ -48,10 +48,10 @@ def content_of(content: msgspec.Struct | Sequence[Any]) -> bytes:
 
 
 def read_content(content: bytes, of: type[Any]) -> Any:
-    """Decodes what :func:`content_of` encoded. PeerError with reason malformed."""
+    """Decodes what :func:`content_of` encoded. BadRecord with reason malformed."""
     if of not in _decoders:
         _decoders[of] = msgspec.msgpack.Decoder(of)
     try:
         return _decoders[of].decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerError("malformed", f"{of.__name__}: {error}") from None
+        raise BadRecord("malformed", f"{of.__name__}: {error}") from None

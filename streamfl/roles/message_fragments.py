@@ -27,7 +27,7 @@ import msgspec
 from msgspec.structs import replace
 
 from streamfl.contract.measurement import Counts, counter, gauge
-from streamfl.contract.role import Decode, Measurement, PeerError, Received, Rejection, StateChange
+from streamfl.contract.role import BadRecord, Decode, Measurement, Received, Rejection, StateChange
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.encoding.wire import Count
 from streamfl.roles.fragment_encoding import DIGEST_BYTES, FRAGMENT_BYTES, Fragment, digest_of
@@ -174,7 +174,7 @@ class LongMessages:
         self._changes = {place: value for place, value in self._changes.items() if place[0] != partition}
 
     def restore(self, change: StateChange) -> bool:
-        """Restore a change from :meth:`changed_state`; False if it belongs to another owner. PeerError if it
+        """Restore a change from :meth:`changed_state`; False if it belongs to another owner. BadRecord if it
         is damaged."""
         if not change.key.startswith(self._prefix):
             return False
@@ -188,7 +188,7 @@ class LongMessages:
             name = (check_name(key[len(FRAGMENT) + _PLACE.size :]), epoch, sequence, digest)
             stored = _stored.decode(value)
         except (struct.error, msgspec.DecodeError) as error:
-            raise PeerError("malformed", f"{change.key[:60]!r} is no part of a message: {error}") from None
+            raise BadRecord("malformed", f"{change.key[:60]!r} is no part of a message: {error}") from None
         message = task.messages.setdefault(name, _Message(stored.since, stored.size))
         if place == 0:
             # The first fragment may have been written anew after the clock was set back; then it comes behind
@@ -212,7 +212,7 @@ class LongMessages:
                 continue
             try:
                 complete = self._take(received, received.message, now)
-            except PeerError as error:
+            except BadRecord as error:
                 refused.append(Rejection(received, error))
             else:
                 if complete is not None:
@@ -237,12 +237,12 @@ class LongMessages:
         task, limits = self._tasks[received.partition], self.limits
         check_numbers(fragment.epoch, fragment.sequence, time_written(received.record.timestamp, now))
         if fragment.size > limits.message_bytes:
-            raise PeerError(
+            raise BadRecord(
                 "oversized",
                 f"a message of {fragment.size} bytes, at most {limits.message_bytes} are accepted",
             )
         if len(fragment.digest) != DIGEST_BYTES or fragment.size <= limits.fragment_bytes:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"a message of {fragment.size} bytes is not sent in parts, or its digest is none"
             )
         if len(fragment.content) != limits.content_bytes(fragment.size, fragment.place):
@@ -250,19 +250,19 @@ class LongMessages:
                 f"part {fragment.place} of a message of {fragment.size} bytes has not "
                 f"{len(fragment.content)} bytes"
             )
-            raise PeerError("contradictory_part", text)
+            raise BadRecord("contradictory_part", text)
         if was_heard(task.heard.get(fragment.sender, []), fragment.epoch, fragment.sequence):
             return None
         name = (fragment.sender, fragment.epoch, fragment.sequence, fragment.digest)
         message = task.messages.get(name)
         if message is not None and message.size != fragment.size:
-            raise PeerError(
+            raise BadRecord(
                 "contradictory_part",
                 f"a message of {message.size} bytes that should have {fragment.size} bytes",
             )
         have = 0 if message is None else message.have
         if fragment.place > have:
-            raise PeerError("missing_part", f"part {fragment.place} of a message of which {have} have come")
+            raise BadRecord("missing_part", f"part {fragment.place} of a message of which {have} have come")
         if fragment.place < have:
             return None
         if (fragment.place + 1) * limits.fragment_bytes >= fragment.size:
@@ -281,12 +281,12 @@ class LongMessages:
     def _complete(self, received: Received, fragment: Fragment, message: _Message) -> Received:
         value = b"".join([*(message.fragments[place] for place in range(fragment.place)), fragment.content])
         if digest_of(value) != fragment.digest:
-            raise PeerError("damaged_part", "the parts of a message do not have the digest that they name")
+            raise BadRecord("damaged_part", "the parts of a message do not have the digest that they name")
         record = replace(received.record, value=value)
         message = self._decode[received.channel](record)
         claimed_sender = self._claimed_sender(message)
         if claimed_sender is not None and claimed_sender != fragment.sender:
-            raise PeerError(
+            raise BadRecord(
                 "contradictory_part",
                 f"parts of {fragment.sender!r} make a message in the name of {claimed_sender!r}",
             )

@@ -14,10 +14,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from streamfl.contract.measurement import Counts, counter
 from streamfl.contract.refusals import REFUSALS
 from streamfl.contract.role import (
+    BadRecord,
     Decode,
     Headers,
     Measurement,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -100,7 +100,7 @@ class Outbox(Generic[Own]):
         self._sends.append(Send(channel, name.encode(), value, None, headers))
 
     def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
-        """Ask for work. then: called with the result; if it raises PeerError, the message that asked for the
+        """Ask for work. then: called with the result; if it raises BadRecord, the message that asked for the
         work is refused."""
         self._counts.work += 1
         key = b"%d" % len(self._asked)
@@ -312,7 +312,7 @@ class PartitionedRole(TaskRole[One]):
         """Act; a message that is refused is added to the replies. Returns whether it was accepted."""
         try:
             act()
-        except PeerError as error:
+        except BadRecord as error:
             if cause is None:
                 raise
             self.refused[error.reason] += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import Count
 
 __all__ = [
@@ -63,11 +63,11 @@ def is_to_come(epoch: int, now: float) -> bool:
 
 
 def check_numbers(epoch: int, sequence: int, at: float) -> None:
-    """PeerError with reason implausible for numbers that no sender can have reached by ``at``, in seconds."""
+    """BadRecord with reason implausible for numbers that no sender can have reached by ``at``, in seconds."""
     if not 0 <= sequence <= LARGEST_COUNT:
-        raise PeerError("implausible", f"its sequence is {sequence}, a number from 0 to 2^53 is expected")
+        raise BadRecord("implausible", f"its sequence is {sequence}, a number from 0 to 2^53 is expected")
     if not 0 <= epoch <= (at + EPOCH_SLACK) * 1e6:
-        raise PeerError(
+        raise BadRecord(
             "implausible",
             f"its epoch is {epoch}, more than a day after it was written: is the sender's clock ahead?",
         )

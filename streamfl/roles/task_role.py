@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from streamfl.contract.refusals import NOTICES, Reason
-from streamfl.contract.role import ConfigurationError, OperatorNotice, PeerError, StateChange
+from streamfl.contract.role import BadRecord, ConfigurationError, OperatorNotice, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.roles.notices import Notices
+from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.clock_guard import ClockGuard
 
-__all__ = ["PartsTask", "RememberedTask", "TaskRole"]
+__all__ = ["AwaitingRole", "PartsTask", "RememberedTask", "TaskRole"]
 
 
 class RememberedTask(Protocol):
@@ -22,7 +23,7 @@ class RememberedTask(Protocol):
         """Keys and values of what changed since the last call; None forgets the key."""
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Restore one changelog key. PeerError or ValueError for state that the task cannot have written."""
+        """Restore one changelog key. BadRecord or ValueError for state that the task cannot have written."""
 
 
 class PartsTask:
@@ -85,7 +86,7 @@ class TaskRole(Generic[Task]):
         try:
             self._tasks[change.partition].restore(change.key, change.value)
         except UNDECODABLE as error:
-            raise PeerError("malformed", f"{self._whose}: {error}") from None
+            raise BadRecord("malformed", f"{self._whose}: {error}") from None
 
     def changed_state(self) -> Iterable[StateChange]:
         for partition, task in self._tasks.items():
@@ -101,3 +102,22 @@ class TaskRole(Generic[Task]):
             "on what it remembers of one, or a privacy promise does (docs/changing.md). Leave its records "
             "out from now on"
         )
+
+
+class AwaitingRole(TaskRole[Task]):
+    """A role with one deadline for the answers that all its tasks wait for. patience: seconds."""
+
+    def __init__(
+        self,
+        make: Callable[[int], Task],
+        whose: str,
+        patience: float,
+        declared: Mapping[str, Reason] = NOTICES,
+    ) -> None:
+        super().__init__(make, whose, declared)
+        self._reply_deadline = ReplyDeadline(patience)
+
+    def close(self, partition: int) -> None:
+        super().close(partition)
+        if not self._tasks:
+            self._reply_deadline.answered()

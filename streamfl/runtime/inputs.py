@@ -11,6 +11,7 @@ from typing import Any
 
 from streamfl.contract.batch import Run
 from streamfl.contract.role import (
+    BadRecord,
     Channels,
     ConfigurationError,
     DecodesRuns,
@@ -18,7 +19,6 @@ from streamfl.contract.role import (
     Input,
     NotYetReadable,
     OperatorNotice,
-    PeerError,
     Received,
     Record,
 )
@@ -123,7 +123,7 @@ class Inputs:
             channel, table = self._tables[record.topic]
             try:
                 batch.append(Received(channel, table.decode(record), record))
-            except PeerError as error:
+            except BadRecord as error:
                 self.reject(record, error, pending)
         return batch
 
@@ -196,7 +196,7 @@ class Inputs:
                 rows.append(Received(channel, message, record))
             except IgnoredRecord as passed:
                 pending.passed_over[passed.reason] += 1
-            except PeerError as error:
+            except BadRecord as error:
                 self.reject(record, error, pending)
             except NotYetReadable as later:
                 awaited = record, str(later)
@@ -233,11 +233,11 @@ class Inputs:
 
     def _check_place(self, record: Record, message: Any, keyed_by: Callable[[Any], str]) -> None:
         if isinstance(message, Fragment):
-            raise PeerError("malformed", "messages on this input are never sent in parts")
+            raise BadRecord("malformed", "messages on this input are never sent in parts")
         name = keyed_by(message)
         expected = self._bus.partition_of(name.encode(), self._partition_counts[record.topic])
         if record.partition != expected:
-            raise PeerError(
+            raise BadRecord(
                 "partition",
                 f"{name!r} came in partition {record.partition}, its own is {expected}: let the records' key "
                 "be this name, and the producer choose the partition by Kafka's default (murmur2; "
@@ -245,7 +245,7 @@ class Inputs:
                 "copy of the topic ([samples.rekey])",
             )
 
-    def reject(self, record: Record, error: PeerError, pending: PendingStep) -> None:
+    def reject(self, record: Record, error: BadRecord, pending: PendingStep) -> None:
         """Refuse a record: of an input it becomes a dead letter; of a table it is only counted, because every
         worker reads it."""
         if record.topic in self._sources:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfl.contract.refusals import CORRECT, REFUSALS, WRITERS, Reason
-from streamfl.contract.role import OperatorNotice, PeerError, Record
+from streamfl.contract.role import BadRecord, OperatorNotice, Record
 from streamfl.runtime.bus import Moved
 from streamfl.runtime.trace_context import trace_of
 from streamfl.terminal.printable import printable
@@ -85,7 +85,7 @@ class Journal:
         self._refusals = refusals
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
-    def refused(self, record: Record, error: PeerError, dead_letter: bool) -> None:
+    def refused(self, record: Record, error: BadRecord, dead_letter: bool) -> None:
         """Log a refused record. dead_letter: whether it became a dead letter."""
         declared = self._refusals.get(error.reason)
         remedy = declared.remedy if declared else ""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from streamfl.contract.role import Headers, PeerError, Record
+from streamfl.contract.role import BadRecord, Headers, Record
 from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size, record_size
 from streamfl.runtime.bus import Moved, Outgoing, Step
 
@@ -25,7 +25,7 @@ OTHERS_NAMES = (
 """The headers of a dead letter that repeat its cause under the names of other systems. They come before our
 own."""
 
-Refused = tuple[Record, PeerError]
+Refused = tuple[Record, BadRecord]
 
 
 @dataclass
@@ -46,7 +46,7 @@ class PendingStep:
     passed_over: Counter[str] = field(default_factory=Counter)
     moved: list[Moved] = field(default_factory=list)
 
-    def refuse(self, record: Record, error: PeerError, dead_letter_topic: str) -> None:
+    def refuse(self, record: Record, error: BadRecord, dead_letter_topic: str) -> None:
         """Write a refused record of an input as a dead letter."""
         self.dead_letters.append((record, error))
         self.step.outputs.append(dead_letter(dead_letter_topic, record, error))
@@ -66,7 +66,7 @@ class PendingStep:
         return _size(self.step.changelog)
 
 
-def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
+def dead_letter(topic: str, record: Record, error: BadRecord) -> Outgoing:
     """The record as it came, with the cause in headers. If that is too large, the value is cut, or key and
     headers are left out."""
     place = (
@@ -91,10 +91,10 @@ def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
     return Outgoing(topic, key, (value or b"")[:room], headers=headers)
 
 
-def _as_others_name_it(place: Headers, error: PeerError, text: bytes) -> Headers:
+def _as_others_name_it(place: Headers, error: BadRecord, text: bytes) -> Headers:
     """The same cause under the names of Kafka Connect and of Kafka Streams, which consoles and other tools
     look for."""
-    named = b"streamfl.contract.role.PeerError", error.reason.encode() + b": " + text
+    named = b"streamfl.contract.role.BadRecord", error.reason.encode() + b": " + text
     found = [
         (prefix + name, content)
         for prefix, names in (("__connect.errors.", CONNECT_NAMES), ("__streams.errors.", STREAMS_NAMES))

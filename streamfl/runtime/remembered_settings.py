@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from streamfl.contract.role import Channels, ConfigurationError, Headers, PeerError, Record
+from streamfl.contract.role import BadRecord, Channels, ConfigurationError, Headers, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.log import logger
 from streamfl.state.state_settings import (
@@ -45,7 +45,7 @@ def differences(state_settings: StateSettings, record: Record) -> tuple[list[Dif
         unreadable = state_settings.unreadable(record.headers)
         if not unreadable:
             return state_settings.compare(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
-    except PeerError as error:
+    except BadRecord as error:
         raise ConfigurationError(
             f"{place}, key {record.key!r}: the settings of the state cannot be read ({error})"
         ) from None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.runtime.bus import (
     Bus,
     BusUnavailable,
@@ -134,7 +134,7 @@ class Repair(Worker):
             pending = PendingStep(Step({place: skipped.following}))
             self._inputs.reject(
                 record,
-                PeerError(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"),
+                BadRecord(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"),
                 pending,
             )
             pending.step.changelog += self._tasks.changelog(pending.step.positions)

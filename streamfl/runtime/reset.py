@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Received
+from streamfl.contract.role import BadRecord, ConfigurationError, IgnoredRecord, NotYetReadable, Received
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.repair import Repair
@@ -142,7 +142,7 @@ class Reset(Repair):
                 return
             try:
                 yield Received(channel, source.decode(record), record)
-            except (PeerError, IgnoredRecord):
+            except (BadRecord, IgnoredRecord):
                 # It became a dead letter, or was counted, at the first reading.
                 continue
             except NotYetReadable as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
 
-from streamfl.contract.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
+from streamfl.contract.role import BadRecord, Channels, ConfigurationError, Record, Role, StateChange
 from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, with_checksum
 from streamfl.runtime.dealing import Dealing
@@ -334,7 +334,7 @@ class Tasks:
     def _restore_one(self, change: StateChange, topic: str) -> None:
         try:
             self._role.restore(change)
-        except PeerError as error:
+        except BadRecord as error:
             raise self._not_taken_back(topic, change.partition, change.key, str(error)) from None
 
     def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:

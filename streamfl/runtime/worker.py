@@ -36,6 +36,7 @@ from streamfl.runtime.journal import Journal
 from streamfl.runtime.lag import Lag, SessionMetrics
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics, WorkerMetrics
+from streamfl.runtime.open_files import check_files
 from streamfl.runtime.outputs import Outputs
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.pool import Inline, Pool
@@ -127,6 +128,8 @@ class Worker:
             while not stop.is_set():
                 self.step(0.5)
                 self._report()
+                if self.health.trouble:
+                    check_files(self._session is not None)
         finally:
             self.close()
 
@@ -220,8 +223,6 @@ class Worker:
         """How many partitions the worker has. Between a step and the same one again none of them is open."""
         return len(self._tasks) or len(self._meanwhile.assigned)
 
-    # ---- gathering
-
     def _join(self) -> Session:
         if self._session is None:
             self._inputs.join()
@@ -277,9 +278,8 @@ class Worker:
             log.info("partitions moved", revoked=polled.revoked, assigned=polled.assigned)
 
     def _open_task(self, session: Session, partition: int) -> None:
-        self.health.note(
-            "restoring", f"the state of partition {partition} is being restored from the changelog"
-        )
+        told = f"the state of partition {partition} is being restored from the changelog"
+        self.health.note("restoring", told)
         self._ticks.dropped(partition)
         with self.metrics.seconds(WorkerMetrics.restore_seconds).time():
             self._ticks.opened(self._tasks.open(session, partition))

@@ -167,7 +167,7 @@ def what_learning_waits_for(
 
 
 Readers = Callable[[Any], Callable[[Record], Mapping[str, Any]]]
-"""From a role's settings, returns a reader of a record's plain values for ``streamfl read``; PeerError if it
+"""From a role's settings, returns a reader of a record's plain values for ``streamfl read``; BadRecord if it
 cannot be read."""
 
 Simulation = Callable[..., Report]

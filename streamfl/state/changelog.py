@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.state.table import StateRow
 
@@ -59,7 +59,7 @@ class ChangedParts:
         """Register a row that is one part. Returns a function that remembers its value.
 
         content: the type of the value, in MessagePack; bytes: the value as it is.
-        restore: called with a restored value. It raises PeerError or ValueError for one that cannot have been
+        restore: called with a restored value. It raises BadRecord or ValueError for one that cannot have been
         written."""
         decode = _decoder(content)
         self.register(row.prefix, lambda name, value: restore(decode(value)))
@@ -90,11 +90,11 @@ class ChangedParts:
         self._restore[prefix] = restore
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Let the owner of a part restore it. PeerError for a key that no owner has registered."""
+        """Let the owner of a part restore it. BadRecord for a key that no owner has registered."""
         ends = len(key), key.rfind(b"/") + 1, key.find(b"/") + 1
         end = next((end for end in ends if key[:end] in self._restore), None)
         if end is None:
-            raise PeerError("malformed", f"state {key[:60]!r} is not of {self._whose}")
+            raise BadRecord("malformed", f"state {key[:60]!r} is not of {self._whose}")
         self._restore[key[:end]](key[end:], value)
 
     def remember(self, key: bytes, value: Any) -> None:
@@ -161,14 +161,14 @@ def restore_chunk(
     """Restore one chunk in place.
 
     arrays: all arrays by name, each (size,).
-    check: raises PeerError for numbers that the named array cannot have held.
-    Raises PeerError with reason malformed if the chunk belongs to none of the arrays.
+    check: raises BadRecord for numbers that the named array cannot have held.
+    Raises BadRecord with reason malformed if the chunk belongs to none of the arrays.
     """
     parts = key.decode(errors="replace").split("/")
     array = arrays.get(parts[1]) if len(parts) == 3 and parts[0] == "array" and parts[2].isdecimal() else None
     begin = int(parts[2]) * (CHUNK_BYTES // array.itemsize) if array is not None else 0
     if array is None or begin >= len(array):
-        raise PeerError("malformed", f"state {key!r} is not of this model")
+        raise BadRecord("malformed", f"state {key!r} is not of this model")
     part = array[begin : begin + CHUNK_BYTES // array.itemsize]
     numbers = decode_array(value, np.dtype(array.dtype).type, part.shape, parts[1])
     check(parts[1], numbers)

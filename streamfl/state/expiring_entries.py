@@ -77,7 +77,7 @@ class ExpiringEntries(Generic[Entry]):
             self._remembered.remember(name, self._entries[name])
 
     def restore(self, name: str, entry: Entry) -> None:
-        """Restore an entry. An owner that overrides this raises PeerError for one that it cannot have
+        """Restore an entry. An owner that overrides this raises BadRecord for one that it cannot have
         written."""
         self._entries[name] = entry
         self._in_order = False

@@ -16,7 +16,7 @@ import msgspec
 from pydantic import BaseModel
 
 from streamfl import __version__
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 
 __all__ = [
     "LAYOUT_HEADER",
@@ -119,12 +119,12 @@ class StateSettings:
     def unreadable(self, headers: Iterable[tuple[str, bytes]]) -> str:
         """Why this release cannot read a state that was written with these headers; empty if it can.
 
-        PeerError with reason malformed if the layout is no number.
+        BadRecord with reason malformed if the layout is no number.
         """
         found = dict(headers)
         layout, release = found.get(LAYOUT_HEADER, b"1"), found.get(RELEASE_HEADER, b"")[:LONGEST_RELEASE]
         if not re.fullmatch(rb"[1-9][0-9]{0,8}", layout):
-            raise PeerError("malformed", f"a layout {layout[:20]!r}")
+            raise BadRecord("malformed", f"a layout {layout[:20]!r}")
         if int(layout) <= self.layout:
             return ""
         return (
@@ -146,17 +146,17 @@ def by_key(settings: BaseModel, sections: Iterable[str]) -> dict[str, Any]:
 
 
 def decode_settings(content: bytes | None) -> dict[str, Any]:
-    """Decode the result of :meth:`StateSettings.encode`. PeerError with reason malformed or oversized."""
+    """Decode the result of :meth:`StateSettings.encode`. BadRecord with reason malformed or oversized."""
     if content is None:
-        raise PeerError("malformed", "a record of settings without any")
+        raise BadRecord("malformed", "a record of settings without any")
     if len(content) > LARGEST_RECORD:
-        raise PeerError(
+        raise BadRecord(
             "oversized", f"settings of {len(content)} bytes, at most {LARGEST_RECORD} are accepted"
         )
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerError("malformed", f"a record of settings: {error}") from None
+        raise BadRecord("malformed", f"a record of settings: {error}") from None
 
 
 def shown(value: Any) -> str:

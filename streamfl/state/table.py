@@ -106,7 +106,7 @@ def named_key(prefix: bytes, client: bytes, rest: bytes) -> bytes:
 
 
 def split_name(key: bytes) -> tuple[str, bytes]:
-    """The client's name and the rest of a key that :func:`named_key` made, without its prefix. PeerError if
+    """The client's name and the rest of a key that :func:`named_key` made, without its prefix. BadRecord if
     there is no name."""
     end = 2 + int.from_bytes(key[:2], "big")
     return check_name(key[2:end]), key[end:]

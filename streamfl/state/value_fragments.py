@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_number
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.table import StateRow
@@ -60,7 +60,7 @@ class ValueFragments:
         """Restore a fragment. name: its number, as in its key."""
         number = check_number(name)
         if number * VALUE_FRAGMENT_BYTES + len(value) > self._most:
-            raise PeerError("malformed", f"state {self._key(number)!r} is larger than possible")
+            raise BadRecord("malformed", f"state {self._key(number)!r} is larger than possible")
         self._fragments[number] = value
 
     def _key(self, number: int) -> bytes:

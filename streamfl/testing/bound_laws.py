@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.contract.role import BadRecord, Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size
 from streamfl.runtime.pending_step import dead_letter
 from streamfl.testing.extremes import ORDINARY, Extreme, extremes
@@ -58,18 +58,18 @@ def _written(subject: Subject, extreme: Extreme) -> Sequence[tuple[str, Record]]
     return None
 
 
-def what_is_refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> dict[int, PeerError]:
+def what_is_refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> dict[int, BadRecord]:
     """Give these records to a new role, and let time pass. AssertionError if something it writes does not fit
     or cannot be restored.
 
     Returns the errors of the refused records, by their place in ``records``.
     """
     run = RoleRun(subject, Traffic([], sorted({record.partition for _, record in records})))
-    refused: dict[int, PeerError] = {}
+    refused: dict[int, BadRecord] = {}
     for place, (channel, record) in enumerate(records):
         try:
             received = Received(channel, subject.decode[channel](record), record)
-        except PeerError as error:
+        except BadRecord as error:
             refused[place] = error
             continue
         known = len(run.replies)
@@ -109,7 +109,7 @@ def _assert_restored(run: RoleRun, now: float) -> None:
     for slot, value in run.state.items():
         try:
             successor.role.restore(StateChange(*slot, value))
-        except PeerError as error:
+        except BadRecord as error:
             raise AssertionError(
                 f"what was remembered under {slot[2][:40]!r} is not taken back: {error}"
             ) from error

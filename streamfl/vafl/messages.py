@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import Codec, Count, Name, Number, Version, decode_array, encode_array
 
 __all__ = [
@@ -86,10 +86,10 @@ REPLY = Codec(Reply)
 
 
 def bounded_array(content: bytes, dtype: type[Number], size: int, name: str) -> NDArray[Number]:
-    """The numbers of an embedding or a gradient, (size,); PeerError with reason shape or not_finite."""
+    """The numbers of an embedding or a gradient, (size,); BadRecord with reason shape or not_finite."""
     array = decode_array(content, dtype, (size,), name)
     if np.abs(array).max() > LARGEST_COMPONENT:
-        raise PeerError("not_finite", f"{name} holds a number above {LARGEST_COMPONENT:g}")
+        raise BadRecord("not_finite", f"{name} holds a number above {LARGEST_COMPONENT:g}")
     return array
 
 

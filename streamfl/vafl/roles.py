@@ -12,7 +12,7 @@ import msgspec
 
 from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.encoding.wire import ROOM
 from streamfl.records.header_propagation import predictions_channel
 from streamfl.records.labels import Label, LabelReader
@@ -142,7 +142,7 @@ def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
     def decode_within_range(record: Record) -> Label:
         label = decode(record)
         if not 0 <= label.label <= 1:
-            raise PeerError(
+            raise BadRecord(
                 "label",
                 f"{labels.label} is outside labels.label_range = {list(labels.label_range)}, but "
                 "privacy.reply_noise hides labels only within it: give the range of all possible labels",

@@ -18,7 +18,7 @@ from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.learning.selection import clip_rows
 from streamfl.dp_frank_wolfe.learning.weights import read_weights, weights_of
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
@@ -38,6 +38,7 @@ from streamfl.dp_frank_wolfe.messages import (
 from streamfl.dp_frank_wolfe.metrics import MemberCounts
 from streamfl.dp_frank_wolfe.party.fit import PartyFit
 from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
+from streamfl.dp_frank_wolfe.party.selection import PartySelection
 from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.server.role import ServerTask
 from streamfl.dp_frank_wolfe.tools.direct import place

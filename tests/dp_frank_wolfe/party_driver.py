@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from streamfl.contract.role import (
-    PeerError,
+    BadRecord,
     Received,
     Record,
     Rejection,
@@ -203,7 +203,7 @@ def reason(driver: Driver, received: Received) -> str | None:
     if len(driver.rejections) == count:
         return None
     error = driver.rejections[-1].error
-    assert isinstance(error, PeerError)
+    assert isinstance(error, BadRecord)
     assert sent == []
     assert driver.state == before
     return error.reason

@@ -28,7 +28,7 @@ Declared = Mapping[str, Reason]
 @pytest.mark.parametrize(
     ("error", "common", "own"),
     [
-        ("PeerError", REFUSALS, lambda system: system.refusals),
+        ("BadRecord", REFUSALS, lambda system: system.refusals),
         ("IgnoredRecord", IGNORED, lambda system: {}),
         ("OperatorNotice", NOTICES, lambda system: system.notices),
     ],

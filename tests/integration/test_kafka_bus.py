@@ -456,6 +456,22 @@ def test_wrong_settings_name_the_key(url: str, options: dict[str, Any], message:
         connect(url, options)
 
 
+def test_a_topic_that_is_deleted_while_it_is_described_does_not_exist(
+    bus: KafkaBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects an operator from the advice to allow DescribeConfigs on a topic that is gone."""
+    name, ask = topic(bus), bus.admin.describe_configs
+
+    def ask_late(*arguments: Any, **named: Any) -> Any:
+        bus.admin.delete_topics([name])
+        while bus.topics.look_up([name])[name] is not None:
+            time.sleep(0.05)
+        return ask(*arguments, **named)
+
+    monkeypatch.setattr(bus.admin, "describe_configs", ask_late)
+    assert bus.describe([name]) == {}
+
+
 def test_a_missing_topic_is_named(bus: KafkaBus) -> None:
     """Guards against a worker that silently polls a missing topic for ever."""
     samples, missing = topic(bus), new("missing")

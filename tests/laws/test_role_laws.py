@@ -12,7 +12,7 @@ from counting import CountingRole, Message, decode_number, number
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
+from streamfl.contract.role import BadRecord, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.testing.role_laws import (
     Extreme,
     Move,
@@ -164,7 +164,7 @@ class Lenient(CountingRole):
     def _take(self, received: Received) -> list[Send]:
         try:
             return super()._take(received)
-        except PeerError:
+        except BadRecord:
             return []
 
 
@@ -319,7 +319,7 @@ class Choosy(CountingRole):
     def restore(self, change: StateChange) -> None:
         super().restore(change)
         if self.totals[change.partition][change.key][1] > 2**53:
-            raise PeerError("malformed", "a total beyond 2^53")
+            raise BadRecord("malformed", "a total beyond 2^53")
 
 
 def law_of_extremes(subject: Subject, _traffic: Traffic) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import MAXIMUM_BYTES
 from streamfl.state.changelog import CHUNK_BYTES, ChangedParts, changed_chunks, restore_chunk
@@ -94,7 +94,7 @@ def test_a_key_that_nobody_owns_is_refused(key: bytes) -> None:
     would be lost."""
     parts = ChangedParts("a counter")
     owner = Owner(parts)
-    with pytest.raises(PeerError, match="is not of a counter"):
+    with pytest.raises(BadRecord, match="is not of a counter"):
         parts.restore(key, b"\x01")
     assert not owner.found
 
@@ -113,7 +113,7 @@ def test_a_part_that_cannot_have_been_written_is_refused(key: bytes, value: byte
     """Protects a start from a damaged changelog."""
     parts = ChangedParts()
     owner = Owner(parts)
-    with pytest.raises((PeerError, ValueError)):
+    with pytest.raises((BadRecord, ValueError)):
         parts.restore(key, value)
     assert not owner.found
 
@@ -160,6 +160,6 @@ def test_arrays_come_back_from_their_chunks(dtype: type, size: int) -> None:
 def test_a_chunk_that_is_not_of_these_arrays_is_refused(key: bytes, value: bytes) -> None:
     """Protects a model from a changelog of another layout, or a damaged one: nothing of it is restored."""
     arrays = {"squares": np.array([4.0, 9.0])}
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         restore_chunk(arrays, key, value, lambda name, numbers: check_within(numbers, 0.0, 100.0, name))
     np.testing.assert_array_equal(arrays["squares"], [4.0, 9.0])

@@ -13,7 +13,7 @@ import pytest
 from unit.test_repartition import grow
 
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.role import PeerError, Record, Send
+from streamfl.contract.role import BadRecord, Record, Send
 from streamfl.records.header_propagation import FollowedPredictions
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.records.topic import RecordSettings
@@ -51,14 +51,14 @@ class Tally(ClientRole[Sample, Total]):
 
     def _take_factor(self, factor: float) -> None:
         if factor < 0:
-            raise PeerError("malformed", "a factor below 0")
+            raise BadRecord("malformed", "a factor below 0")
         self._factor = factor
 
     def take(self, sample: Sample, value: Total | None) -> tuple[Sequence[Send], Total | None]:
         if sample.label is None:
             return [], None
         if sample.label < 0:
-            raise PeerError("label", "a label below 0")
+            raise BadRecord("label", "a label below 0")
         total = Total(sample.label + (0.0 if value is None else value.labels))
         key = sample.client.encode()
         answers = (self._factor * total.labels, sample.id)

@@ -66,23 +66,27 @@ def test_what_the_machine_does_not_give_is_told_wherever_a_command_meets_it() ->
     assert (code, "Traceback" in said) == (1, True)
 
 
-def test_an_interruption_while_loading_leaves_no_traceback() -> None:
-    """Protects the first second: Ctrl-C before any command has begun ends with its exit code and no
-    output."""
-    program = """
-import sys
-class Pressed:
+@pytest.mark.parametrize(
+    ("command", "number", "code"), [("check", "SIGINT", 130), ("run", "SIGINT", 0), ("run", "SIGTERM", 0)]
+)
+def test_a_signal_while_loading_is_a_number_and_no_traceback(command: str, number: str, code: int) -> None:
+    """Protects the first second: whoever is told to end before any command has begun ends with its exit code
+    and no output. A worker is told so by each change of a rollout."""
+    program = f"""
+import signal, sys
+class Told:
     def find_spec(self, name, *rest):
         if name == "streamfl.cli":
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Pressed())
+            signal.raise_signal(signal.{number})
+sys.meta_path.insert(0, Told())
+sys.argv[1:] = ["{command}", "client.toml"]
 from streamfl.entry import main
 main()
 """
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import Time
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.expiring_entries import ExpiringEntries
@@ -41,7 +41,7 @@ class Entries(ExpiringEntries[Entry]):
 
     def restore(self, name: str, entry: Entry) -> None:
         if entry.content < 1:
-            raise PeerError("malformed", "a content below 1")
+            raise BadRecord("malformed", "a content below 1")
         super().restore(name, entry)
 
     def reason(self, entry: Entry, why: str) -> str:
@@ -115,9 +115,9 @@ def test_a_clock_that_was_ahead_delays_no_expiry() -> None:
 def test_what_cannot_have_been_written_is_refused() -> None:
     """Protects a start from a damaged changelog, whether the type or the owner finds it."""
     for value in ([0.0, 0], [float("nan"), 1], [0.0], "x"):
-        with pytest.raises((PeerError, msgspec.ValidationError)):
+        with pytest.raises((BadRecord, msgspec.ValidationError)):
             restored({b"entry/a": msgspec.msgpack.encode(value)})
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         restored({b"entry/": msgspec.msgpack.encode([0.0, 1])})
 
 

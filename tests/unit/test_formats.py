@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from google.protobuf import descriptor_pb2
 
-from streamfl.contract.role import ConfigurationError, IgnoredRecord, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, IgnoredRecord, Record
 from streamfl.records.formats import Format, format_named, format_of, is_textual
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.records.topic import TopicSection
@@ -98,7 +98,7 @@ def test_avro_is_read_into_what_a_role_asks_for(tmp_path: Path) -> None:
     )
     value = format.encode({"site": "north", "temp": 1e13, "at": 0, "price": None})
     assert reader.decode(Record("t", 0, 0, None, value)).features == (1.0, 0.0)
-    with pytest.raises(PeerError, match="temp is null"):
+    with pytest.raises(BadRecord, match="temp is null"):
         reader.decode(
             Record("t", 0, 0, None, format.encode({"site": "north", "temp": None, "at": 0, "price": None}))
         )
@@ -334,7 +334,7 @@ def test_a_tombstone_of_a_change_log_is_no_mistake() -> None:
     tombstone = Record("t", 0, 0, b"k", None)
     with pytest.raises(IgnoredRecord):
         SampleReader(SamplesSection(topic="t", format="debezium", features=["x"])).decode(tombstone)
-    with pytest.raises(PeerError, match="without a value"):
+    with pytest.raises(BadRecord, match="without a value"):
         SampleReader(SamplesSection(topic="t", features=["x"])).decode(tombstone)
 
 
@@ -342,7 +342,7 @@ def test_json_behind_a_number_is_told_of_and_read_as_json_schema() -> None:
     """Protects users who do not know that they have a registry: the text says what the record is and what to
     set."""
     value = struct.pack(">bI", 0, 300) + b'{"x": 1}'
-    with pytest.raises(PeerError, match=r"number 300.*\[registry\] url"):
+    with pytest.raises(BadRecord, match=r"number 300.*\[registry\] url"):
         SampleReader(SamplesSection(topic="t", features=["x"])).decode(Record("t", 0, 0, b"k", value))
     for record in (value, b'{"x": 1}'):
         reader = SampleReader(SamplesSection(topic="t", format="json-schema", features=["x"]))

@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfl.contract.role import (
+    BadRecord,
     Channels,
     ConfigurationError,
     DecodesRuns,
     Headers,
     Input,
-    PeerError,
     Record,
     Sender,
 )
@@ -96,7 +96,7 @@ def sealed(
 
 
 def refusal(received: Record, receiver: Identity | None = None, topic: str = TOPIC) -> str:
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         (receiver or server()).open(topic, "client")(received)
     return refused.value.reason
 
@@ -383,7 +383,7 @@ def test_strangers_are_refused() -> None:
 def test_a_member_cannot_take_another_role() -> None:
     """Protects the server's role: a site's valid seal does not make it a server, nor a server a client."""
     known = Members("plant", (Member("site", ("client",), (SITE.public.text,), ("*",)), members().members[1]))
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         server(known).open(TOPIC, "server")(sealed(site(known)))
     assert refused.value.reason == "not_a_member"
     with pytest.raises(ConfigurationError, match="may be client"):
@@ -396,7 +396,7 @@ def test_a_member_speaks_only_for_its_own_clients() -> None:
     source = Input(TOPIC, lambda found: (found.value or b"").decode(), sender=Sender("client", str))
     decode = sealed_channels(Channels({"updates": source}, {}, {}), server()).inputs["updates"].decode
     assert decode(sealed(value=b"press-77")) == "press-77"
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         decode(sealed(value=b"mill"))
     assert refused.value.reason == "not_its_client"
 
@@ -424,7 +424,7 @@ def test_users_records_in_a_row_stay_in_a_row_with_keys() -> None:
     )
     assert decode.run(good) == [decode(record) for record in good] == ["press-1", "press-77", "press-1"]
     assert decode.run(foreign) is None
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         decode(foreign[1])
     assert refused.value.reason == "not_its_client"
     one_by_one = Input("samples", lambda record: (record.value or b"").decode(), client=str)
@@ -444,7 +444,7 @@ def test_parts_of_a_message_name_a_sender_that_their_writer_speaks_for() -> None
     decode = sealed_channels(Channels({"updates": source}, {}, {}), server()).inputs["updates"].decode
     for name in ("press-77", "site"):
         assert decode(sealed(value=split(name, 1, 1, bytes(20), fragment_bytes=8)[0])).sender == name
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         decode(sealed(value=split("mill", 1, 1, bytes(20), fragment_bytes=8)[0]))
     assert refused.value.reason == "not_its_client"
 
@@ -456,7 +456,7 @@ def test_the_seal_is_looked_at_before_the_message() -> None:
         raise AssertionError("a stranger's bytes were decoded")
 
     channels = Channels({"updates": Input(TOPIC, decode, sender=Sender("client", str))}, {}, {})
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         sealed_channels(channels, server()).inputs["updates"].decode(record(b"press-1", b"steps", ()))
 
 
@@ -528,7 +528,7 @@ def test_a_signature_is_the_members_and_nobody_elses() -> None:
         (b"version 7", site().sign(b"version 7"), members(), "not_a_member"),
         (b"version 7", signature, without, "revoked"),
     ):
-        with pytest.raises(PeerError) as refused:
+        with pytest.raises(BadRecord) as refused:
             site(known).check_signature("server", statement, content)
         assert refused.value.reason == expected
 
@@ -558,7 +558,7 @@ def test_keys_change_under_those_who_use_them() -> None:
     assert signature.startswith(NEW.public.identifier)
     receiver.check_signature("client", b"statement", signature)
     renewed(receiver, members(site=(NEW,), revoked_keys=(SITE,)), (SERVER,))
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         check(first)
     assert refused.value.reason == "revoked"
     assert check(second).name == "site"

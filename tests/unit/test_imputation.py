@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.direct import federated
 from streamfl.records.imputation import RunningMeans
@@ -81,9 +81,9 @@ def test_clients_and_partitions_are_apart() -> None:
 )
 def test_what_it_cannot_have_written_is_refused(numbers: list[float]) -> None:
     """Protects all later predictions of a client from a damaged changelog record."""
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         RunningMeans((0,)).restore((0, "a"), np.array(numbers, "<f8").tobytes())
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         RunningMeans().restore((0, "a"), b"")
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.state_settings import client_state_settings
 from streamfl.records.entities import EntitySamplesSection
@@ -142,7 +142,7 @@ def test_a_value_becomes_its_numbers(one: dict[str, Any], value: Any, expected: 
 )
 def test_another_value_is_refused_with_its_reason(one: dict[str, Any], value: Any, reason: str) -> None:
     """Protects the model from unintended numbers, and the operator from a refusal without a reason."""
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         features(one, value)
     assert caught.value.reason == reason
     assert caught.value.text.startswith("f is ")
@@ -151,9 +151,9 @@ def test_another_value_is_refused_with_its_reason(one: dict[str, Any], value: An
 def test_a_text_that_may_say_that_there_is_none_is_told_how_to_say_so() -> None:
     """Protects users with N/A in their topic: the reason names the setting. A badly written number does not
     get that hint."""
-    with pytest.raises(PeerError, match="missing_values"):
+    with pytest.raises(BadRecord, match="missing_values"):
         features({"as": "number", "missing": "zero"}, "N/A")
-    with pytest.raises(PeerError, match=r"a number is expected$"):
+    with pytest.raises(BadRecord, match=r"a number is expected$"):
         features({"as": "number", "missing": "zero"}, "21,5")
 
 
@@ -173,7 +173,7 @@ def test_a_time_that_is_too_far_is_refused_as_such(kind: str, zone: str, value: 
     """Protects a worker from records that end it, and users whose systems write year 1 or 9999 for "none", or
     nanoseconds where milliseconds are declared: the reason is not how the time is written."""
     read_one = reader([{"field": "f", "as": kind, "unit": "ms", "zone": zone}], format="msgpack").decode
-    with pytest.raises(PeerError, match="a time from 0001-01-02 to 9999-12-30 is expected"):
+    with pytest.raises(BadRecord, match="a time from 0001-01-02 to 9999-12-30 is expected"):
         read_one(Record("t", 0, 0, b"c", msgspec.msgpack.encode({"f": value})))
 
 
@@ -230,7 +230,7 @@ def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
     assert (found.client, found.id, found.label) == ("oslo", "5", 0.5)
     assert found.features == pytest.approx((0, -1, 0, 1, 20, 3600, 1), abs=1e-12)
     with pytest.raises(
-        PeerError, match=r"payload\.readings\[0\]\.temp is missing: payload\.readings is a list of 0"
+        BadRecord, match=r"payload\.readings\[0\]\.temp is missing: payload\.readings is a list of 0"
     ):
         read(inputs, content | {"payload": {"readings": []}}, client="meta.site")
 
@@ -251,7 +251,7 @@ def test_a_time_to_count_from_can_be_missing_too(begun: Any) -> None:
         missing: InputReader(InputSection(**{**keys, "missing": missing}), 1.0) for missing in (4.5, "reject")
     }
     assert of[4.5].numbers(content) == (4.5,)
-    with pytest.raises(PeerError, match="a time is expected") as caught:
+    with pytest.raises(BadRecord, match="a time is expected") as caught:
         of["reject"].numbers(content)
     assert caught.value.reason == "missing_field"
     assert of["reject"].numbers(content | {"begun": 1767225540}) == (60.0,)
@@ -263,11 +263,11 @@ def test_a_label_that_says_nothing_leaves_a_sample_unlabelled(text: str) -> None
     for a refusal."""
     found = read([{"field": "f"}], {"f": 1, "y": text}, label="y", label_as="number")
     assert (found.features, found.label) == ((1.0,), None)
-    with pytest.raises(PeerError, match="y is"):
+    with pytest.raises(BadRecord, match="y is"):
         read([{"field": "f"}], {"f": 1, "y": text}, label="y")
-    with pytest.raises(PeerError, match='label_as = "number"'):
+    with pytest.raises(BadRecord, match='label_as = "number"'):
         read([{"field": "f"}], {"f": 1, "y": "0.5"}, label="y")
-    with pytest.raises(PeerError, match=r"y is 'high'.*expected\."):
+    with pytest.raises(BadRecord, match=r"y is 'high'.*expected\."):
         read([{"field": "f"}], {"f": 1, "y": "high"}, label="y", label_as="number")
 
 
@@ -281,7 +281,7 @@ def test_the_short_form_takes_paths_too() -> None:
         1.0,
         2.0,
     )
-    with pytest.raises(PeerError, match=r"payload\.x has the length 3, 2 is expected"):
+    with pytest.raises(BadRecord, match=r"payload\.x has the length 3, 2 is expected"):
         SampleReader(listed).decode(Record("t", 0, 0, b"c", b'{"payload": {"x": [1, 2, 3]}}'))
 
 
@@ -476,7 +476,7 @@ def test_whatever_is_in_a_record_it_is_read_or_refused(content: dict[str, Any]) 
         return
     try:
         found = read_one.decode(Record("t", 0, 0, b"c", value))
-    except PeerError:
+    except BadRecord:
         return
     assert len(found.features) == read_one.dimension
     lacking = {place for place, number in enumerate(found.features) if math.isnan(number)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from clock import Clock
 
-from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Record
+from streamfl.contract.role import BadRecord, Measurement, OperatorNotice, Record
 from streamfl.runtime.journal import MOST_KINDS, Journal
 from streamfl.runtime.progress import ProgressLine
 
@@ -27,7 +27,7 @@ class Book:
         self, offset: int, reason: str = "malformed", text: str = "not JSON", topic: str = "readings"
     ) -> None:
         record = Record(topic, 3, offset, b"pump", b"{")
-        self.journal.refused(record, PeerError(reason, text), dead_letter=topic == "readings")
+        self.journal.refused(record, BadRecord(reason, text), dead_letter=topic == "readings")
 
 
 def test_the_first_refusal_is_told_at_once_with_its_place_and_what_to_do() -> None:

@@ -11,7 +11,7 @@ import pytest
 from registry import FakeRegistry, serving
 from streamfl_connectors.framing import framed
 
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.roles import ROLES
 from streamfl.records.formats import format_of
@@ -62,17 +62,17 @@ def test_what_the_schema_refuses_is_told_by_its_place(served: FakeRegistry) -> N
         (b'{"site": "north", "x": -1}', r"refuses x: its value is less than the minimum of 0"),
         (b'{"site": "north", "x": 1, "rows": [null, 2]}', r"refuses rows\[1\]: its value is not of type"),
     ):
-        with pytest.raises(PeerError, match=text):
+        with pytest.raises(BadRecord, match=text):
             reader.decode(record(framed(number, content)))
     long = b'{"site": "%s", "x": 1}' % (b"n" * 100_000)
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         reader.decode(record(framed(number, long)))
     assert len(refused.value.text) < 400
     for value, text in (
         (b'{"site": "north", "x": 1}', "names no schema"),
         (framed(number, b'{"site'), "malformed"),
     ):
-        with pytest.raises(PeerError, match=text):
+        with pytest.raises(BadRecord, match=text):
             reader.decode(record(value))
     assert [path for path in served.asked if path.endswith(f"/{number}")] == [f"/schemas/ids/{number}"]
 
@@ -95,16 +95,16 @@ def test_nothing_is_fetched_but_what_the_registry_refers_to(served: FakeRegistry
     number = served.add(outer, "JSON", references=inner)
     good, bad = (framed(number, b'{"site": "north", "x": %d}' % value) for value in (1, 2))
     assert reader.decode(record(good)).features == (1.0,)
-    with pytest.raises(PeerError, match="refuses x: its value is greater than the maximum of 1"):
+    with pytest.raises(BadRecord, match="refuses x: its value is greater than the maximum of 1"):
         reader.decode(record(bad))
     asked = len(served.asked)
     for address in (f"{served.url}/secret.json", "file:///etc/passwd", "other.json"):
         number = served.add({"$ref": address}, "JSON")
-        with pytest.raises(PeerError, match=r"unknown_schema.*this JSON Schema cannot validate records"):
+        with pytest.raises(BadRecord, match=r"unknown_schema.*this JSON Schema cannot validate records"):
             reader.decode(record(framed(number, b'{"site": "north", "x": 1}')))
     assert [path for path in served.asked[asked:] if not path.startswith("/schemas/ids/")] == []
     number = served.add('"double"', "AVRO")
-    with pytest.raises(PeerError, match="kind AVRO"):
+    with pytest.raises(BadRecord, match="kind AVRO"):
         reader.decode(record(framed(number, b'{"site": "north", "x": 1}')))
 
 
@@ -115,12 +115,12 @@ def test_a_pattern_takes_no_longer_than_its_text(served: FakeRegistry) -> None:
     So patterns that need back-tracking are refused.
     """
     number = served.add({"properties": {"site": {"pattern": "^(a+)+$"}}}, "JSON")
-    with pytest.raises(PeerError, match="does not match"):
+    with pytest.raises(BadRecord, match="does not match"):
         SampleReader(section(served)).decode(
             record(framed(number, b'{"x": 1, "site": "%s!"}' % (b"a" * 10_000)))
         )
     number = served.add({"properties": {"site": {"pattern": "(?=a)b"}}}, "JSON")
-    with pytest.raises(PeerError, match="unknown_schema"):
+    with pytest.raises(BadRecord, match="unknown_schema"):
         SampleReader(section(served)).decode(record(framed(number, b'{"x": 1, "site": "b"}')))
 
 
@@ -131,7 +131,7 @@ def test_a_file_serves_records_with_and_without_a_number(served: FakeRegistry, t
     reader = SampleReader(section(served, schema_file=str(path)))
     content = b'{"site": "north", "x": 1}'
     assert reader.decode(record(content)) == reader.decode(record(framed(7, content)))
-    with pytest.raises(PeerError, match="minimum"):
+    with pytest.raises(BadRecord, match="minimum"):
         reader.decode(record(content.replace(b"1", b"-1")))
     assert served.asked == []
     path.write_text('{"type": "nothing"}')

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.records.keys import KeySection, binary_hint, key_reader, key_writer
 from streamfl.records.labels import LabelReader, LabelsSection
 from streamfl.records.samples import SampleReader, SamplesSection
@@ -61,7 +61,7 @@ def test_another_key_is_refused_with_its_reason(
 ) -> None:
     """Protects the dead letters: each one says what its key should have been, and no other error is
     raised."""
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         key_reader(KeySection(topic="t", **settings), "samples")(key)
     assert caught.value.reason == reason
 
@@ -77,7 +77,7 @@ def test_a_binary_key_that_is_taken_for_text_is_told_how_it_is_read() -> None:
     # A small number is also valid text in UTF-8.
     assert "int64" in binary_hint((7).to_bytes(8, "big"))
     assert {binary_hint(name.encode()) for name in ("", "tromsø-1", "12345678")} == {""}
-    with pytest.raises(PeerError, match="int64"):
+    with pytest.raises(BadRecord, match="int64"):
         key_reader(KeySection(topic="t"), "samples")((200).to_bytes(8, "big"))
 
 

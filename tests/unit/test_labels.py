@@ -11,7 +11,7 @@ import pytest
 from command_line import Command
 
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import ConfigurationError, PeerError, Record, TopicSpec
+from streamfl.contract.role import BadRecord, ConfigurationError, Record, TopicSpec
 from streamfl.encoding.wire import MAXIMUM_BYTES
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.records.formats import format_named
@@ -91,7 +91,7 @@ def test_client_by_key_or_by_field() -> None:
 def test_a_bad_record_is_refused_for_the_right_reason(value: bytes | None, reason: str) -> None:
     """Protects the worker: the reason labels a metric and a dead letter. Any other exception would stop the
     worker."""
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         reader(client="c").decode(record(value))
     assert caught.value.reason == reason
 
@@ -101,9 +101,9 @@ def test_a_word_is_refused_with_what_to_write_in_its_place() -> None:
     would be accepted; no setting maps names."""
     for format, written in (("json", b'{"s": "1", "y": "yes"}'), ("csv", b"1,yes")):
         columns = {"columns": ["s", "y"]} if format == "csv" else {}
-        with pytest.raises(PeerError, match=r"y is 'yes'.*write numbers in their place.* 1 and 0"):
+        with pytest.raises(BadRecord, match=r"y is 'yes'.*write numbers in their place.* 1 and 0"):
             reader(format=format, **columns).decode(record(written))
-    with pytest.raises(PeerError, match=r'label_as = "number" accepts numbers as text$'):
+    with pytest.raises(BadRecord, match=r'label_as = "number" accepts numbers as text$'):
         reader().decode(record(b'{"s": "1", "y": "1"}'))
 
 
@@ -111,7 +111,7 @@ def test_numbers_that_only_messagepack_has() -> None:
     """Protects a client's weights: a single NaN label would spoil them all."""
     encode = format_named("msgpack").encode
     for label in (float("nan"), float("inf"), float("-inf")):
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BadRecord) as caught:
             reader(format="msgpack").decode(record(encode({"s": "1", "y": label})))
         assert caught.value.reason == "label"
 
@@ -125,7 +125,7 @@ def test_a_class_has_no_range() -> None:
 
 def test_a_label_far_outside_its_range_is_refused_by_the_name_of_the_key() -> None:
     """Protects learning from a label in another unit: the text names the key that says what is allowed."""
-    with pytest.raises(PeerError, match=r"samples\.label_range"):
+    with pytest.raises(BadRecord, match=r"samples\.label_range"):
         reader(label_range=(10, 20)).decode(record(b'{"s": "1", "y": 10100}'))
 
 

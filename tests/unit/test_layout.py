@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamfl import __version__
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.state.state_settings import LAYOUT_HEADER, RELEASE_HEADER, StateSettings, decode_settings
 
 
@@ -52,5 +52,5 @@ def test_a_later_layout_is_named() -> None:
 )
 def test_a_layout_that_is_none_is_no_layout(layout: bytes) -> None:
     """Protects from damage: a value that no release writes is refused, and not read as an early layout."""
-    with pytest.raises(PeerError, match="layout"):
+    with pytest.raises(BadRecord, match="layout"):
         StateSettings().unreadable(((LAYOUT_HEADER, layout),))

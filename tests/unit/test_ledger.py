@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.privacy.ledger import KIND, Ledger, promise_ended
 
 RELEASES = st.lists(st.tuples(st.sampled_from("abcde"), st.floats(0.0, 2.0)), max_size=40)
@@ -65,14 +65,14 @@ def test_a_budget_can_be_spent_to_the_end() -> None:
 )
 def test_a_damaged_entry_is_refused(name: bytes, value: bytes) -> None:
     """Protects the ledger from an infinite amount and from an entity without a name."""
-    with pytest.raises((PeerError, ValueError)):
+    with pytest.raises((BadRecord, ValueError)):
         Ledger(1, None).restore(name, value)
 
 
 def test_noise_is_not_left_out_without_a_word() -> None:
     """Protects a claim of privacy: a member with a ledger stops, unless the operator confirms that it goes on
     without noise."""
-    with pytest.raises(PeerError, match="without_noise"):
+    with pytest.raises(BadRecord, match="without_noise"):
         promise_ended("bank", "[privacy]", without_noise=False)
     assert promise_ended("bank", "[privacy]", without_noise=True).reason == "without_noise"
     assert math.isfinite(Ledger(1, None).largest)

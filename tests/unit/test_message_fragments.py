@@ -13,7 +13,7 @@ from blocks import (
 )
 from msgspec.structs import replace
 
-from streamfl.contract.role import PeerError, Received, Record, StateChange
+from streamfl.contract.role import BadRecord, Received, Record, StateChange
 from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size
 from streamfl.roles.fragment_encoding import FRAGMENT_BYTES, Fragment, decoded_in_fragments, split
 from streamfl.roles.message_fragments import Limits, LongMessages
@@ -244,7 +244,7 @@ def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
 def test_what_is_damaged_in_the_changelog_is_said_so() -> None:
     """Protects the operator: a key or value that no owner wrote stops the start with a reason."""
     for key, value in ((b"long/part/x", b""), (b"long/heard/pump", b"\xc1"), (b"long/heard/", b"\x90")):
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             opened().restore(StateChange("state", 0, key, value))
     assert not opened().restore(StateChange("state", 0, b"other", b""))
 

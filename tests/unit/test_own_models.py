@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.learning.challengers import challenger
 from streamfl.learning.model_state import StateRefused, decode_state, encode_state
 from streamfl.learning.own_models import ModelEnded, ModelFailures, OwnChallenger, OwnModel, decode_remembered
@@ -137,10 +137,10 @@ def test_damaged_records_of_a_model_are_the_peers_error() -> None:
         damaged[draws.randrange(len(damaged))] = draws.randrange(256)
         try:
             found = decode_remembered(bytes(damaged))
-        except PeerError:
+        except BadRecord:
             continue
         assert np.isfinite([found.low, found.high]).all()
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         decode_remembered(msgspec.msgpack.encode([64, 1, 1, 2.0, 1.0, b""]))
 
 

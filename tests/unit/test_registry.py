@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from registry import FakeRegistry, serving
 from streamfl_connectors.registry import Registry, Schema
 
-from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError, NotYetReadable
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import Prediction
 from streamfl.pofmkl.roles import ROLES
@@ -221,10 +221,10 @@ def test_an_unknown_number_is_waited_for_and_then_refused(served: FakeRegistry) 
     with pytest.raises(NotYetReadable, match="does not know the schema 7 yet"):
         registry.schema(7)
     now[0] = 6.0
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         registry.schema(7)
     assert refused.value.reason == "unknown_schema"
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         registry.schema(8)
     now[0] = 70.0
     with pytest.raises(NotYetReadable):

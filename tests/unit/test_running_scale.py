@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.learning.running_scale import RunningScale
 
 
@@ -50,5 +50,5 @@ def test_one_number_that_nobody_meant_does_not_undo_the_scale() -> None:
 
 def test_moments_that_cannot_be_are_refused() -> None:
     """Protects a start from a damaged changelog."""
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         RunningScale.check("moments", np.array([1.0, np.inf]))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.encoding.wire import MAXIMUM_BYTES
 from streamfl.records.formats import format_named
 from streamfl.records.samples import SampleReader, SamplesSection
@@ -72,7 +72,7 @@ def test_client_from_the_key_inputs_from_a_list_and_an_identity() -> None:
 )
 def test_a_bad_record_is_refused_for_the_right_reason(value: bytes | None, reason: str) -> None:
     """The reason labels a metric and a dead letter. Any other exception would stop a worker."""
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         reader().decode(record(value))
     assert caught.value.reason == reason
 
@@ -85,7 +85,7 @@ def test_numbers_that_only_messagepack_has() -> None:
         {"a": 1.0, "b": float("nan")},
         {"a": float("inf"), "b": float("-inf")},
     ):
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BadRecord) as caught:
             read.decode(record(format_named("msgpack").encode({**content, "c": "x"})))
         assert caught.value.reason == "not_finite"
 
@@ -95,7 +95,7 @@ def test_a_number_that_is_too_large_is_shown_as_the_sender_wrote_it() -> None:
     unit."""
     for norm, number, limit in ((1.0, 1e30, "1e+18"), (1e-20, 5.0, "0.01"), (1e10, 1e29, "1e+28")):
         read = reader(input_norm=norm)
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BadRecord) as caught:
             read.decode(record(json.dumps({"a": 0, "b": number, "c": "x"}).encode()))
         assert caught.value.reason == "not_finite"
         assert f"b is {number};" in caught.value.text
@@ -106,7 +106,7 @@ def test_a_large_number_in_a_large_unit_is_not_what_is_wrong() -> None:
     """The reason has to be the record's true fault: 1e20 over a norm of 1e10 is a valid input."""
     read = reader(input_norm=1e10)
     assert read.decode(record(b'{"a": 1e20, "b": 0, "c": "x"}')).features == (1e10, 0.0)
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         read.decode(record(b'{"a": 1e20, "b": 0, "c": "x", "y": "high"}'))
     assert caught.value.reason == "label"
 
@@ -122,7 +122,7 @@ def test_a_list_of_another_length_and_a_record_without_a_key() -> None:
         (b'{"inputs": [1, 2]}', b"\xff", "malformed"),
         (b'{"inputs": [1, 2]}', b"x" * 300, "malformed"),
     ):
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BadRecord) as caught:
             read.decode(record(value, key))
         assert caught.value.reason == reason
 
@@ -160,7 +160,7 @@ def test_the_key_counts_too() -> None:
     stuck for ever."""
     section = SamplesSection(topic="t", features=["a"], client="c")
     record = Record("t", 0, 0, b"k" * MAXIMUM_BYTES, b'{"a": 1, "c": "x"}')
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         SampleReader(section).decode(record)
     assert refused.value.reason == "oversized"
 
@@ -200,7 +200,7 @@ def test_records_in_a_row_give_the_same_samples_as_one_by_one(
     together = None if run is None else list(run)
     try:
         singly = [read(record) for record in records]
-    except PeerError:
+    except BadRecord:
         singly = None
     # Records of which none is refused may be decoded one by one too.
     assert together == singly if singly is None else together in (singly, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE, decode_restored
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.runtime.kinds import find_kind
@@ -23,7 +23,7 @@ def test_a_deep_value_raises_what_is_caught() -> None:
     value = b"\x93\x01\x02" + DEEP
     with pytest.raises(UNDECODABLE):
         msgspec.msgpack.decode(value, type=_Two)
-    with pytest.raises(PeerError, match="malformed: two numbers: maximum recursion depth"):
+    with pytest.raises(BadRecord, match="malformed: two numbers: maximum recursion depth"):
         decode_restored(value, _Two, "two numbers")
 
 
@@ -41,5 +41,5 @@ def test_a_role_refuses_a_deep_value() -> None:
     role = find_kind("fdskl-worker").build(settings)
     role.open(0)
     # A revision of this party's own life: two numbers, and what follows them.
-    with pytest.raises(PeerError, match="malformed: the party's state: maximum recursion"):
+    with pytest.raises(BadRecord, match="malformed: the party's state: maximum recursion"):
         role.restore(StateChange("state", 0, b"life", b"\x9f" + b"\x00" * 2 + DEEP * 13))

@@ -1,4 +1,4 @@
-"""Bytes from anybody: a valid message comes back unchanged, anything else is a PeerError with a reason, never
+"""Bytes from anybody: a valid message comes back unchanged, anything else is a BadRecord with a reason, never
 a crash."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 from streamfl.encoding.wire import (
     LONGEST_NAME,
     MAXIMUM_BYTES,
@@ -43,7 +43,7 @@ CODEC = Codec(Note)
 
 def reason(value: bytes | None, codec: Codec[Note] = CODEC) -> str:
     """The reason for which a value is refused."""
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         codec.decode(value)
     return caught.value.reason
 
@@ -133,10 +133,10 @@ def test_broken_bytes_are_malformed(value: bytes | None) -> None:
 
 @given(st.one_of(st.binary(max_size=60), st.binary(max_size=40).map(lambda tail: b"\x94\x01" + tail)))
 def test_no_bytes_crash_the_decoder(value: bytes) -> None:
-    """One hostile record must cost one dead letter, not the worker: decode may only raise PeerError."""
+    """One hostile record must cost one dead letter, not the worker: decode may only raise BadRecord."""
     try:
         outcome: Note | str = CODEC.decode(value)
-    except PeerError as error:
+    except BadRecord as error:
         outcome = error.reason
     assert isinstance(outcome, Note) or outcome in {"malformed", "version"}
 
@@ -187,7 +187,7 @@ def test_arrays_travel_as_little_endian_in_c_order(dtype: type) -> None:
 def test_an_array_of_another_shape_is_refused_by_name(length: int, shape: tuple[int, ...]) -> None:
     """The receiver states the shape: a short array, or float32 in place of float64, must not be broadcast or
     misread."""
-    with pytest.raises(PeerError, match="parameters") as caught:
+    with pytest.raises(BadRecord, match="parameters") as caught:
         decode_array(bytes(length), np.float64, shape, "parameters")
     assert caught.value.reason == "shape"
 
@@ -198,7 +198,7 @@ def test_a_single_poisoned_number_is_refused(poison: float, place: int) -> None:
     """One NaN in the model would spread to every client with the next version."""
     array = np.ones(5, dtype=np.float32)
     array[place] = poison
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         decode_array(encode_array(array), np.float32, (5,), "delta")
     assert caught.value.reason == "not_finite"
 

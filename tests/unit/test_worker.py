@@ -4,9 +4,11 @@ once."""
 from __future__ import annotations
 
 import math
+import resource
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -113,12 +115,12 @@ def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
         ("__connect.errors.topic", b"numbers"),
         ("__connect.errors.partition", b"0"),
         ("__connect.errors.offset", b"1"),
-        ("__connect.errors.exception.class.name", b"streamfl.contract.role.PeerError"),
+        ("__connect.errors.exception.class.name", b"streamfl.contract.role.BadRecord"),
         ("__connect.errors.exception.message", b"malformed: not two whole numbers: b'five'"),
         ("__streams.errors.topic", b"numbers"),
         ("__streams.errors.partition", b"0"),
         ("__streams.errors.offset", b"1"),
-        ("__streams.errors.exception", b"streamfl.contract.role.PeerError"),
+        ("__streams.errors.exception", b"streamfl.contract.role.BadRecord"),
         ("__streams.errors.message", b"malformed: not two whole numbers: b'five'"),
         ("topic", b"numbers"),
         ("partition", b"0"),
@@ -656,6 +658,21 @@ def test_an_outage_is_waited_out() -> None:
     assert trouble(counting) == ""
     assert totals(bus) == [number(1, 15)]
     assert "streamfl_bus_failures_total 1.0" in counting.metrics.render().decode()
+
+
+def test_a_worker_that_can_open_no_file_ends() -> None:
+    """Protects an operator with a low ulimit -n: client libraries take that for a cluster that is away, and
+    the worker tried again for ever."""
+    bus, stop = prepared(BrokenBus()), threading.Event()
+    send(bus, number(1, 5))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as held:
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        (endless := threading.Timer(30, stop.set)).start()
+        held.callback(endless.cancel)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        with pytest.raises(OSError, match="ulimit -n"):
+            worker(bus, CountingRole()).run(stop)
 
 
 def test_running_ends_when_told(bus: MemoryBus) -> None:

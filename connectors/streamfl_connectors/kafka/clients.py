@@ -13,6 +13,7 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
+from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.producer.transaction_manager import EndTxnHandler
 
@@ -27,8 +28,8 @@ __all__ = [
     "complete",
     "discard",
     "end_once",
+    "mend_connections",
     "mend_joins",
-    "mend_transports",
     "wait_for_brokers",
 ]
 
@@ -151,15 +152,31 @@ def mend_joins(coordinator: Any) -> None:
     coordinator.reset_generation = begin_anew
 
 
-def mend_transports() -> None:
-    """Read what a broker sent just before it closed a connection. Repairs all clients of the process.
+def mend_connections() -> None:
+    """Repair two faults of the library's connections, in all clients of the process.
 
-    The library drops the content if it comes together with the close. A broker that refuses a password sends
-    an error and closes: on a busy machine the refusal looked like a broker that is away.
+    Content that comes together with the close of a connection is read. The library drops it. A broker that
+    refuses a password sends an error and closes: on a busy machine the refusal looked like a broker that is
+    away.
+
+    Between attempts the wait grows until a broker has answered. The library begins it anew when a connection
+    is made, so behind a proxy whose broker is away it connects without a rest.
     """
-    for transport in (KafkaTCPTransport, KafkaSSLTransport):
-        if not hasattr(transport._sock_recv, "__wrapped__"):
+    if not hasattr(KafkaTCPTransport._sock_recv, "__wrapped__"):
+        for transport in (KafkaTCPTransport, KafkaSSLTransport):
             transport._sock_recv = _end_after_content(transport._sock_recv)
+        KafkaConnectionManager.reset_backoff = _once_answered(KafkaConnectionManager.reset_backoff)
+
+
+def _once_answered(reset: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def reset_backoff(manager: Any, node: Any) -> None:
+        connection = manager._conns.get(node)
+        if connection is not None and connection.connected:
+            reset(manager, node)
+        else:
+            manager.update_backoff(node)
+
+    return reset_backoff
 
 
 def _end_after_content(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[[Any], tuple[bytes, Any]]:

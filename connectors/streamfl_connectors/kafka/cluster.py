@@ -16,7 +16,7 @@ from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.addresses import connect_timeout, servers
 from streamfl_connectors.kafka.batches import check_batches
-from streamfl_connectors.kafka.clients import mend_transports
+from streamfl_connectors.kafka.clients import mend_connections
 from streamfl_connectors.kafka.failures import NOT_LET_IN, causes_logged
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS, check_options
 from streamfl_connectors.kafka.token_provider import TokenProvider
@@ -25,7 +25,7 @@ from streamfl_connectors.tokens import check_mechanism, take_endpoint, take_prov
 
 __all__ = ["KafkaCluster"]
 
-mend_transports()
+mend_connections()
 
 
 class KafkaCluster:

@@ -49,7 +49,7 @@ class KafkaTopics(Topics):
             return {}
         states: dict[str, TopicState] = {}
         with translated("describing topics"):
-            readable = []
+            operations = {}
             for found in self._admin.describe_topics(names):
                 code, name = found.get("error_code", 0), found["name"]
                 if code == kafka_errors.UnknownTopicOrPartitionError.errno:
@@ -64,13 +64,17 @@ class KafkaTopics(Topics):
                     states[name] = TopicState(
                         name, len(found["partitions"]), False, identity=str(found.get("topic_id", ""))
                     )
-                    readable.append(name)
-            if readable:
-                resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in readable]
+                    operations[name] = found.get("authorized_operations") or ()
+            if operations:
+                resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in operations]
                 described = self._admin.describe_configs(resources, config_filter="all")
-                for name in readable:
+                for name, allowed in operations.items():
                     # The library passes over the error of a topic: all that it returns then is no options.
                     if not (found := described.get("topic", {}).get(name)):
+                        if "DESCRIBE_CONFIGS" in allowed:
+                            # It was deleted since.
+                            del states[name]
+                            continue
                         hidden = (
                             "its configuration cannot be read: an ACL must allow DescribeConfigs on topic "
                             f"{name!r}"

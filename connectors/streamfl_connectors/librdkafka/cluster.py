@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -14,7 +16,7 @@ from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.addresses import connect_timeout
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.kafka.clients import LONGEST_REBALANCE_SECONDS
-from streamfl_connectors.librdkafka.entrance import check_tls, entrance, tls_files
+from streamfl_connectors.librdkafka.entrance import FILES, entrance, tls_context
 from streamfl_connectors.librdkafka.failures import NOT_LET_IN
 from streamfl_connectors.librdkafka.log import LOG
 from streamfl_connectors.librdkafka.options import (
@@ -110,7 +112,9 @@ class LibrdkafkaCluster:
 
     def tls_files(self) -> list[tuple[int, ...]]:
         """What tells the files of the login from later files of the same names. OSError if one is away."""
-        return tls_files(self.options)
+        names = [str(self.options[name]) for name in FILES if name in self.options]
+        found = [os.stat(name) for name in names if Path(name).is_file()]
+        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
 
     def renewed(self, before: list[tuple[int, ...]]) -> bool:
         """Whether the files are others than before, and can be used. Between two that are renewed one after
@@ -118,7 +122,7 @@ class LibrdkafkaCluster:
         try:
             if self.tls_files() == before:
                 return False
-            check_tls(self.options)
+            tls_context(self.options)
             return True
         except (OSError, ValueError):
             return False

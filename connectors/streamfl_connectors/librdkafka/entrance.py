@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any
 from streamfl.contract.role import ConfigurationError
 from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER
 
-__all__ = ["check_tls", "entrance", "tls_files"]
+__all__ = ["FILES", "entrance", "tls_context"]
 
 # The files of a login that a client of the library reads once, when it is made.
 FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
@@ -37,7 +36,7 @@ def entrance(options: Mapping[str, Any]) -> dict[str, Any]:
         found["security_protocol"] = protocol.upper()
         if found["security_protocol"].endswith("SSL"):
             try:
-                found["ssl_context"] = _context(dotted, _Renewing)
+                found["ssl_context"] = tls_context(dotted, _Renewing)
                 found["ssl_context"].options_given = dotted
             except (OSError, ValueError) as error:
                 raise ConfigurationError(f"bus.options for certificates and keys: {error}") from error
@@ -51,22 +50,11 @@ class _Renewing(ssl.SSLContext):
     options_given: Mapping[str, Any]
 
     def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
-        return _context(self.options_given, ssl.SSLContext).wrap_socket(*arguments, **named)
+        return tls_context(self.options_given).wrap_socket(*arguments, **named)
 
 
-def tls_files(options: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """What tells the files of the login from later files of the same names. OSError if one is away."""
-    names = [str(options[name]) for name in FILES if name in options]
-    found = [os.stat(name) for name in names if Path(name).is_file()]
-    return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
-
-
-def check_tls(options: Mapping[str, Any]) -> None:
-    """OSError or ValueError if certificates and keys cannot be used."""
-    _context(options, ssl.SSLContext)
-
-
-def _context(options: Mapping[str, Any], kind: type[ssl.SSLContext]) -> ssl.SSLContext:
+def tls_context(options: Mapping[str, Any], kind: type[ssl.SSLContext] = ssl.SSLContext) -> ssl.SSLContext:
+    """The context of a connection; OSError or ValueError if certificates and keys cannot be used."""
     context = kind(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = options.get("ssl.endpoint.identification.algorithm", "https") != "none"

@@ -63,7 +63,7 @@ class Estimator(Protocol):
         """One question, or none if nothing is due from the party at present."""
 
     def take(self, party: str, kind: str, iteration: int, content: bytes) -> None:
-        """Takes an answer that was owed, perhaps late. Raises PeerError, before anything changes, if it is
+        """Takes an answer that was owed, perhaps late. Raises BadRecord, before anything changes, if it is
         wrong."""
 
     def settle(self) -> Calculation | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.learning.iterate import SLACK
 from streamfl.encoding.changelog_checks import decode_restored
 from streamfl.encoding.wire import decode_array, encode_array
@@ -25,7 +25,7 @@ def weights_of(own: Floats) -> tuple[bytes, bytes]:
 
 
 def read_weights(columns: bytes, weights: bytes, count: int, radius: float) -> Floats:
-    """Weights, (count,), from what :func:`weights_of` gave. Raises PeerError for unknown columns and weights
+    """Weights, (count,), from what :func:`weights_of` gave. Raises BadRecord for unknown columns and weights
     beyond the radius.
 
     radius: bound on the sum of the party's absolute weights.
@@ -33,27 +33,27 @@ def read_weights(columns: bytes, weights: bytes, count: int, radius: float) -> F
     numbers = read_columns(columns, count)
     found = decode_array(weights, np.float64, (len(numbers),), "weights")
     if (np.diff(numbers) <= 0).any():
-        raise PeerError("malformed", "columns of weights do not ascend")
+        raise BadRecord("malformed", "columns of weights do not ascend")
     if not float(np.sum(np.abs(found))) <= radius * (1 + SLACK):
-        raise PeerError("out_of_bounds", f"weights are beyond the ball of radius {radius:g}")
+        raise BadRecord("out_of_bounds", f"weights are beyond the ball of radius {radius:g}")
     own = np.zeros(count)
     own[numbers] = found
     return own
 
 
 def read_remembered(content: bytes) -> dict[str, tuple[bytes, bytes]]:
-    """By party, what :func:`weights_of` gave, from state. Raises PeerError for anything else."""
+    """By party, what :func:`weights_of` gave, from state. Raises BadRecord for anything else."""
     if not content:
         return {}
     return decode_restored(content, dict[str, tuple[bytes, bytes]], "weights in state")
 
 
 def read_columns(content: bytes, count: int) -> NDArray[np.int64]:
-    """Numbers of columns, each once, in the order in which they came. Raises PeerError for unknown or
+    """Numbers of columns, each once, in the order in which they came. Raises BadRecord for unknown or
     repeated columns."""
     if len(content) % 4:
-        raise PeerError("shape", f"{len(content)} bytes are no columns' numbers")
+        raise BadRecord("shape", f"{len(content)} bytes are no columns' numbers")
     numbers = np.frombuffer(content, "<u4").astype(np.int64)
     if len(np.unique(numbers)) < len(numbers) or (numbers >= count).any():
-        raise PeerError("implausible", f"columns are told twice, or beyond the {count} that there are")
+        raise BadRecord("implausible", f"columns are told twice, or beyond the {count} that there are")
     return numbers

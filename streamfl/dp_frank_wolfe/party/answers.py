@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.learning.blocks import Block
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, SelectionState, clip_rows
+from streamfl.dp_frank_wolfe.learning.selection import clip_rows
 from streamfl.dp_frank_wolfe.learning.sketch import Sketch
 from streamfl.dp_frank_wolfe.learning.weights import read_weights
 from streamfl.dp_frank_wolfe.messages import (
@@ -31,6 +31,7 @@ from streamfl.dp_frank_wolfe.messages import (
 from streamfl.dp_frank_wolfe.party.fit import BlockAnswer, FitState, PartyFit
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
+from streamfl.dp_frank_wolfe.party.selection import PartySelection, SelectionState
 from streamfl.dp_frank_wolfe.state import CENTRED, PARTY_FIT, PARTY_SELECTION, WINDOW_NUMBER
 from streamfl.encoding.wire import Count, decode_array
 from streamfl.state.changelog import ChangedParts
@@ -82,13 +83,13 @@ class PartyAnswers:
         return {"frank-wolfe": ("ask",), "marginal": ("choose",), "two-round": ("choose", "rows")}[estimator]
 
     def place(self, message: Message) -> int:
-        """The ask's place in the window, counted from 0. Raises PeerError if the fit has no such
+        """The ask's place in the window, counted from 0. Raises BadRecord if the fit has no such
         iteration."""
         if message.kind != "ask":
             return list(self.kinds).index(message.kind)
         learning = self._settings.learning
         if message.iteration >= learning.iterations:
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"iteration {message.iteration} of {learning.iterations}, counted from 0"
             )
         return message.iteration
@@ -115,21 +116,21 @@ class PartyAnswers:
     def _restore_state(self, state: FitState | SelectionState) -> None:
         columns = state.shown if isinstance(state, FitState) else state.chosen
         if any(column >= self._columns for column in columns):
-            raise PeerError("malformed", f"a fit in state with columns beyond {self._columns}")
+            raise BadRecord("malformed", f"a fit in state with columns beyond {self._columns}")
         self._state = state
 
     def answer(self, message: Message) -> PreparedAnswer:
-        """The answer to an ask of the window, after all asks before it. Raises PeerError if the ask is
+        """The answer to an ask of the window, after all asks before it. Raises BadRecord if the ask is
         implausible."""
         try:
             if message.kind == "ask":
                 return self._answer_ask(message)
             return self._choose(message) if message.kind == "choose" else self._multiply(message)
         except ValueError as error:
-            raise PeerError("implausible", f"{message.kind} of window {message.window}: {error}") from None
+            raise BadRecord("implausible", f"{message.kind} of window {message.window}: {error}") from None
 
     def weights(self, columns: bytes, weights: bytes, radius: float) -> Floats:
-        """The own columns' weights in a message, (columns,). Raises PeerError if they are invalid or beyond
+        """The own columns' weights in a message, (columns,). Raises BadRecord if they are invalid or beyond
         the radius."""
         with np.errstate(over="ignore"):
             return read_weights(columns, weights, self._columns, radius)
@@ -145,12 +146,12 @@ class PartyAnswers:
             if number in self._blocks
         ]
         if not due:
-            raise PeerError("implausible", f"no block of {own!r} takes part in iteration {message.iteration}")
+            raise BadRecord("implausible", f"no block of {own!r} takes part in iteration {message.iteration}")
         fit, sketch = self._party_fit()
         weights = self.weights(ask.columns, ask.weights, public.radius(own))
         others = decode_array(ask.others, np.float64, (sketch.numbers,), "others")
         if not set(np.flatnonzero(weights).tolist()) <= set(fit.shown):
-            raise PeerError("implausible", "a column has a weight that was never chosen")
+            raise BadRecord("implausible", "a column has a weight that was never chosen")
         before = fit.state
         try:
             found = fit.answer(message.iteration, due, weights, others)
@@ -193,7 +194,7 @@ class PartyAnswers:
 
     def _choose(self, message: Message) -> PreparedAnswer:
         if message.content:
-            raise PeerError("malformed", "a message that asks for a choice says nothing else")
+            raise BadRecord("malformed", "a message that asks for a choice says nothing else")
         selection = self._selection()
         marginal = self._settings.learning.estimator == "marginal"
         columns = np.array(selection.choose(), "<u4")
@@ -205,18 +206,18 @@ class PartyAnswers:
 
     def _multiply(self, message: Message) -> PreparedAnswer:
         if not isinstance(self._state, SelectionState):
-            raise PeerError("implausible", "the others' rows came before this party has chosen")
+            raise BadRecord("implausible", "the others' rows came before this party has chosen")
         told: OtherRows = read_content(message.content, OtherRows)
         plan, rows = self._public.selection_plan(self._own, self._centred), self._settings.window.rows
         count = len(told.rows) // (8 * rows)
         if len(told.rows) % (8 * rows) or count > plan.others:
-            raise PeerError(
+            raise BadRecord(
                 "shape",
                 f"{len(told.rows)} bytes of rows: {rows} rows of at most {plan.others} columns are expected",
             )
         others = decode_array(told.rows, np.float64, (rows, count), "rows")
         if np.any(np.abs(others) > LARGEST_ROW):
-            raise PeerError("implausible", f"rows with numbers beyond {LARGEST_ROW:g}")
+            raise BadRecord("implausible", f"rows with numbers beyond {LARGEST_ROW:g}")
         selection = self._selection()
         gram = selection.gram()
         products = selection.products(clip_rows(others, plan.row_bound))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
 from streamfl.dp_frank_wolfe.state import WINDOW
 from streamfl.state.changelog import ChangedParts
@@ -44,7 +44,7 @@ class FrozenWindow:
 
     @property
     def window(self) -> Window:
-        """The frozen window. Raises PeerError if there is none."""
+        """The frozen window. Raises BadRecord if there is none."""
         if self._window is None:
             self._window = self._read()
         return self._window
@@ -56,7 +56,7 @@ class FrozenWindow:
     def _read(self) -> Window:
         content = self._fragments.content
         if len(content) != self._size:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"a frozen window of {len(content)} bytes in state, not {self._size}"
             )
         at = 2 * self._rows * self._columns
@@ -67,5 +67,5 @@ class FrozenWindow:
             or np.any(columns < -FEATURE_ONE)
             or np.any(np.abs(labels) > RESIDUAL_ONE)
         ):
-            raise PeerError("malformed", "a frozen window in state with numbers beyond their bounds")
+            raise BadRecord("malformed", "a frozen window in state with numbers beyond their bounds")
         return assemble(columns, labels)

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.messages import Manifest, content_of
 
 __all__ = ["digest_of_rows", "manifest_content", "numbered", "rows_of"]
@@ -33,30 +33,30 @@ def manifest_content(numbers: Mapping[str, int], digest: bytes) -> bytes:
 
 
 def rows_of(manifest: Manifest, rows: int, announced: Mapping[int, str]) -> list[str]:
-    """The names of a window, ascending. Raises PeerError unless the manifest names ``rows`` of the announced
+    """The names of a window, ascending. Raises BadRecord unless the manifest names ``rows`` of the announced
     entities, each once.
 
     announced: names that wait, by number.
     """
     numbers, told = _numbers(manifest.runs, rows), manifest.names
     if len(told) + len(numbers) != rows or any(one >= other for one, other in pairwise(told)):
-        raise PeerError(
+        raise BadRecord(
             "malformed",
             f"{len(told)} names and {len(numbers)} numbers: {rows} are expected, ascending, none twice",
         )
     if unknown := sum(number not in announced for number in numbers):
-        raise PeerError(
+        raise BadRecord(
             "implausible", f"{unknown} numbers of no entity that this party has announced and that waits"
         )
     names = sorted([*told, *(announced[number] for number in numbers)])
     if len(set(names)) < rows:
-        raise PeerError("malformed", "an entity is said by its name and by its number")
+        raise BadRecord("malformed", "an entity is said by its name and by its number")
     if numbers and digest_of_rows(names) != manifest.digest:
         text = (
             "the numbers of the manifest are of other entities at this party: its state is not the one that "
             "it announced them from, or somebody else has announced entities in its name"
         )
-        raise PeerError("another_manifest", text)
+        raise BadRecord("another_manifest", text)
     return names
 
 
@@ -81,12 +81,12 @@ def _runs(numbers: Iterable[int]) -> list[int]:
 
 
 def _numbers(runs: Sequence[int], most: int) -> list[int]:
-    """The numbers that :func:`_runs` encoded, ascending. Raises PeerError for malformed runs or more than
+    """The numbers that :func:`_runs` encoded, ascending. Raises BadRecord for malformed runs or more than
     ``most`` numbers."""
     gaps, lengths = runs[::2], runs[1::2]
     # Checked before the list is built: a run may claim any length.
     if len(gaps) != len(lengths) or 0 in lengths or 0 in gaps[1:] or sum(lengths) > most:
-        raise PeerError("malformed", f"{len(runs)} numbers that are no runs of {most} at most")
+        raise BadRecord("malformed", f"{len(runs)} numbers that are no runs of {most} at most")
     found: list[int] = []
     latest = 0
     for gap, length in zip(gaps, lengths, strict=True):

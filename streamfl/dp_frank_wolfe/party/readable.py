@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
-from streamfl.contract.role import Decode, PeerError, Record
+from streamfl.contract.role import BadRecord, Decode, Record
 from streamfl.dp_frank_wolfe.party.window import Bounds
 from streamfl.records.fields import shown
 from streamfl.records.labels import Label, LabelReader
@@ -26,7 +26,7 @@ def readable_sample(reader: SampleReader) -> Callable[[Record], Sample]:
     def decode_one(record: Record) -> Sample:
         try:
             return reader.decode(record)
-        except PeerError as error:
+        except BadRecord as error:
             name = _name(reader, record, error)
             return Sample(name, name, (math.nan,) * reader.dimension, None)
 
@@ -39,7 +39,7 @@ def readable_label(reader: LabelReader) -> Callable[[Record], Label]:
     def decode_one(record: Record) -> Label:
         try:
             return reader.decode(record)
-        except PeerError as error:
+        except BadRecord as error:
             name = _name(reader, record, error)
             return Label(name, name, math.nan)
 
@@ -78,16 +78,16 @@ def label_within(reader: LabelReader, name: str, bounds: Bounds) -> Decode:
 def _check_within(name: str, value: float, bounds: Bounds, column: int, prefix: str) -> None:
     centre, bound = float(bounds.centre[column]), float(bounds.bound[column])
     if abs(value - centre) > bound:
-        raise PeerError(
+        raise BadRecord(
             "out_of_bounds",
             f"{shown(name)} = {value:g}: at most {bound:g} (bounds.{prefix}bound) away from {centre:g} "
             f"(bounds.{prefix}centre) is expected, and such values are clipped",
         )
 
 
-def _name(reader: SampleReader | LabelReader, record: Record, error: PeerError) -> str:
+def _name(reader: SampleReader | LabelReader, record: Record, error: BadRecord) -> str:
     """The entity's name. Raises ``error`` if the record has none."""
     try:
         return reader.name(record)
-    except PeerError:
+    except BadRecord:
         raise error from None

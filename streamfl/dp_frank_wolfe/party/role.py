@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Headers, Measurement, PeerError
+from streamfl.contract.role import BadRecord, Headers, Measurement
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import (
@@ -72,13 +72,16 @@ class PartyTask(PartsTask):
         self._codec = codec(settings.message_bytes)
         self._looked = False
         self._now = 0.0
+        # Why the server waits for an answer to a message that was refused, and until when it waits.
+        self._refused, self._refused_until = "", 0.0
 
     # ---- what the runtime asks
 
     @property
     def wake_at(self) -> float | None:
-        announces = self.table.has_new and self.trouble is None
-        times = [self._now if announces else None, self.serving.wake_at]
+        announces = self.table.has_new and self.ledger.trouble is None
+        until = self._refused_until if self._refused else None
+        times = [self._now if announces else None, self.serving.wake_at, until]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -91,7 +94,7 @@ class PartyTask(PartsTask):
 
     @property
     def trouble(self) -> str | None:
-        return self.ledger.trouble
+        return self.ledger.trouble or self._refused or None
 
     @property
     def awaited(self) -> str | None:
@@ -100,13 +103,16 @@ class PartyTask(PartsTask):
 
     def set_back(self, now: float) -> None:
         self._now = min(self._now, now)
+        self._refused_until = min(self._refused_until, now + self.settings.window.patience_seconds)
 
     def pass_time(self, now: float) -> None:
         self._now = now
         self._look()
         # A party in trouble can release nothing. A window with its entities would be lost to all parties.
-        if self.trouble is None:
+        if self.ledger.trouble is None:
             self._announce()
+        if now >= self._refused_until:
+            self._refused = ""
         self.serving.pass_time(now)
 
     def restore(self, key: bytes, value: bytes) -> None:
@@ -197,10 +203,24 @@ class PartyTask(PartsTask):
     # ---- the server
 
     def _take_message(self, message: Message) -> None:
+        try:
+            self._take_of_server(message)
+            self._refused = ""
+        except BadRecord as error:
+            if error.reason != "forged" and self.ledger.trouble is None:
+                patience = self.settings.window.patience_seconds
+                self._refused_until = self._now + patience
+                self._refused = (
+                    f"the server waits up to {patience:g} s for an answer to its {message.kind} of window "
+                    f"{message.window}, which was refused and is a dead letter ({error})"
+                )
+            raise
+
+    def _take_of_server(self, message: Message) -> None:
         if message.fingerprint != self.public.fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         if message.sender != SERVER_NAME:
-            raise PeerError("forged", f"{message.sender!r} speaks where the server is heard")
+            raise BadRecord("forged", f"{message.sender!r} speaks where the server is heard")
         heard = digest(message.kind.encode(), b"%d" % message.iteration, message.content)
         if message.kind == "manifest":
             self._take_manifest(message, heard)
@@ -209,7 +229,7 @@ class PartyTask(PartsTask):
         elif message.kind in self.answers.kinds:
             self._take_ask(message, heard)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is not a message from a server to this party")
+            raise BadRecord("malformed", f"{message.kind!r} is not a message from a server to this party")
 
     def _take_manifest(self, message: Message, heard: bytes) -> None:
         progress, window, rows = self.progress, message.window, self.settings.window.rows
@@ -222,11 +242,11 @@ class PartyTask(PartsTask):
             return
         names = rows_of(read_content(message.content, Manifest), rows, self.table.numbered)
         if unknown := sum(not self.table.was_announced(name) for name in names):
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"{unknown} entities of window {window} were not announced by this party"
             )
         if (refusal := self.ledger.refusal(names)) is not None:
-            raise PeerError("budget", f"entities of window {window} have no {refusal} left for a fit")
+            raise BadRecord("budget", f"entities of window {window} have no {refusal} left for a fit")
         frozen = window_of_estimator = self.table.window(names)
         means, weight = np.zeros(0, dtype=np.int64), 1
         if self.settings.learning.intercept:
@@ -256,7 +276,7 @@ class PartyTask(PartsTask):
             self._repeated(False, message.kind)
             return
         if message.window > progress.window:
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"{message.kind} of window {message.window}: window {progress.window} is the latest",
             )
@@ -288,7 +308,7 @@ class PartyTask(PartsTask):
             self._repeated(message.window == progress.window and heard != progress.heard, "model")
             return
         if message.window > progress.window:
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"a model of window {message.window}: window {progress.window} is the latest"
             )
         model = read_content(message.content, FittedModel)
@@ -310,9 +330,9 @@ class PartyTask(PartsTask):
         self.outbox.counts.models += 1
 
     def _repeated(self, differs: bool, kind: str) -> None:
-        """Counts a message that came again or too late. Raises PeerError if it differs from the first one."""
+        """Counts a message that came again or too late. Raises BadRecord if it differs from the first one."""
         if differs:
-            raise PeerError(
+            raise BadRecord(
                 "another_ask",
                 f"another {kind} than was heard at that place before: one release is all there is",
             )
@@ -363,7 +383,7 @@ class PartyWeights:
         if not content:
             return np.zeros(self._columns)
         if len(content) != 8 * self._columns:
-            raise PeerError("malformed", f"a model of {len(content)} bytes in state, not {8 * self._columns}")
+            raise BadRecord("malformed", f"a model of {len(content)} bytes in state, not {8 * self._columns}")
         return np.frombuffer(content, "<f8").astype(np.float64)
 
     def keep(self, version: int, weights: NDArray[np.float64]) -> None:
@@ -373,7 +393,7 @@ class PartyWeights:
 
 def _checked_name(name: str) -> str:
     if len(name.encode()) > LONGEST_ENTITY:
-        raise PeerError(
+        raise BadRecord(
             "malformed",
             f"an entity's name of {len(name.encode())} bytes: at most {LONGEST_ENTITY} are accepted",
         )

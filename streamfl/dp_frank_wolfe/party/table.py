@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
 from streamfl.dp_frank_wolfe.state import ENTITY, NUMBERED
@@ -155,7 +155,7 @@ class PartyTable:
 
     def _make_room(self) -> None:
         if len(self) - len(self._lacking) >= self._limit:
-            raise PeerError(
+            raise BadRecord(
                 "full", f"{len(self)} entities wait for a window already, window.limit is {self._limit}"
             )
         while len(self) >= self._limit:
@@ -179,7 +179,7 @@ class PartyTable:
             and row.number not in self.numbered
         )
         if not (all(sizes) and within.all() and label and told):
-            raise PeerError("malformed", "a row in state that no record can have led to")
+            raise BadRecord("malformed", "a row in state that no record can have led to")
 
     def measure(self) -> Iterator[Measurement]:
         """How many entities wait for a record, and how many for a window."""

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.messages import Message
 from streamfl.dp_frank_wolfe.state import PARTY_CHAIN
 from streamfl.encoding.changelog_checks import check_name
@@ -39,7 +39,7 @@ class PartyChains:
         self._notices = notices
 
     def check(self, party: str, message: Message) -> None:
-        """Raises PeerError, and logs a notice, if a new release for a fit does not come after the party's
+        """Raises BadRecord, and logs a notice, if a new release for a fit does not come after the party's
         earlier ones."""
         known = self._heard[party]
         if 0 < message.link <= known.link:
@@ -50,7 +50,7 @@ class PartyChains:
                 "its operator"
             )
             self._notices.say("ledger_went_back", text)
-            raise PeerError("ledger_went_back", text)
+            raise BadRecord("ledger_went_back", text)
 
     def hear(self, party: str, message: Message) -> None:
         """Records a release that was checked."""
@@ -60,5 +60,5 @@ class PartyChains:
 
     def _restore(self, party: str, heard: _Heard) -> None:
         if party not in self._heard:
-            raise PeerError("malformed", f"a chain of {party[:60]!r}, which is not a party")
+            raise BadRecord("malformed", f"a chain of {party[:60]!r}, which is not a party")
         self._heard[party] = heard

@@ -23,7 +23,7 @@ from itertools import chain
 
 import msgspec
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
@@ -36,7 +36,7 @@ from streamfl.dp_frank_wolfe.privacy.ledger_state import (
 )
 from streamfl.dp_frank_wolfe.state import CHAIN, EXACT, LATEST, SPENT, TERMS, WHOLE
 from streamfl.encoding.changelog_checks import check_name, check_number
-from streamfl.privacy.anchor import LINK_BYTES, examine_link, note_link, remedy
+from streamfl.privacy.anchor import LINK_BYTES, RESTORE, examine_link, note_link, nothing_released
 from streamfl.privacy.summed_ledger import SummedLedger
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.roles.partitioned_role import Outbox
@@ -159,7 +159,7 @@ class PartyLedger:
             self._remember_exact(self._exact)
 
     def check_follows(self, link: int) -> None:
-        """Raises PeerError if this federation's latest link of fits is not ``link``: the state beside it was
+        """Raises BadRecord if this federation's latest link of fits is not ``link``: the state beside it was
         rolled back."""
         if not self.follows(link):
             raise self._held_back()
@@ -168,11 +168,12 @@ class PartyLedger:
         """Whether this federation's latest link of fits is ``link``. If not, the ledger is in trouble."""
         if self._own.link == link:
             return True
-        self._refused(
+        why = (
             f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link "
             f"{self._own.link} of this federation; if it was deleted to begin anew, use another "
             "federation.name at every member"
         )
+        self._refused(nothing_released(why))
         return False
 
     def release(
@@ -189,7 +190,7 @@ class PartyLedger:
         """Adds a link, then calls ``then`` with its number and the chain's head. Releases nothing if the
         ledger is in trouble.
 
-        In the chain of fits it then raises PeerError for the message that led to the release. The dead
+        In the chain of fits it then raises BadRecord for the message that led to the release. The dead
         letters keep that message, so that it can be replayed once topic and file agree.
 
         window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
@@ -304,7 +305,7 @@ class PartyLedger:
 
     def _restore_chain(self, lane: int, found: ReleaseChain) -> None:
         if lane >= len(self._chains):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"a chain {lane} in the ledger, which has {len(self._chains)}, from 0"
             )
         self._chains[lane] = found
@@ -349,20 +350,22 @@ class PartyLedger:
 
     def _looked(self, lane: int, found: bytes) -> None:
         if not found.isdigit():
-            self._complain(found.decode())
+            self._tell(found.decode())
         elif lane == FITS:
             self._noted_fits = self.number() + int(found)
 
-    def _refused(self, why: str) -> None:
+    def _refused(self, told: str) -> None:
         self._outbox.counts.refused_releases += 1
-        self._complain(why)
+        self._tell(told)
 
-    def _held_back(self) -> PeerError:
-        return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
+    def _held_back(self) -> BadRecord:
+        return BadRecord("ledger", f"{self.trouble}; then replay this message from the dead letters")
 
-    def _complain(self, why: str, what_to_do: str | None = None) -> None:
-        if self.trouble is None:
-            self.trouble = f"{why}. Nothing more is released: {what_to_do or remedy(why)}"
+    def _complain(self, why: str, what_to_do: str = RESTORE) -> None:
+        self._tell(nothing_released(why, what_to_do))
+
+    def _tell(self, told: str) -> None:
+        self.trouble = self.trouble or told
         self._outbox.notices.say("ledger", self.trouble)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
 from streamfl.dp_frank_wolfe.server.received_messages import ReceivedMessages
@@ -67,7 +67,7 @@ class Announced:
         return len(self._complete)
 
     def take(self, party: str, number: int, told: Entities) -> bool:
-        """Takes a party's announcement. False if it came before. Raises PeerError for an announcement that no
+        """Takes a party's announcement. False if it came before. Raises BadRecord for an announcement that no
         party makes.
 
         A party that lost its state announces anew, under other numbers. For names that wait, the latest
@@ -77,11 +77,11 @@ class Announced:
         """
         names, is_new = told.names, self._received.is_new(party, number)
         if any(len(name.encode()) > LONGEST_ENTITY for name in names):
-            raise PeerError("malformed", f"{party!r} announces a name of more than {LONGEST_ENTITY} bytes")
+            raise BadRecord("malformed", f"{party!r} announces a name of more than {LONGEST_ENTITY} bytes")
         if len(set(names)) < len(names):
-            raise PeerError("malformed", f"{party!r} announces a name twice at once")
+            raise BadRecord("malformed", f"{party!r} announces a name twice at once")
         if told.first + len(names) > MOST_NUMBERED:
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"{party!r} announces entities under numbers above {MOST_NUMBERED}"
             )
         place, unknown = self._place[party], list[int | None]([None] * len(self._place))
@@ -130,7 +130,7 @@ class Announced:
                 for place in range(max(len(self._place), known.bit_length()))
             ]
         if len(known) != len(self._place) or known.count(None) == len(known):
-            raise PeerError("malformed", f"{name[:60]!r} was announced by unknown parties")
+            raise BadRecord("malformed", f"{name[:60]!r} was announced by unknown parties")
         self._names[name] = known
         for party, number in zip(self._waiting, known, strict=True):
             self._waiting[party] += number is not None

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.learning.blocks import step_length
 from streamfl.dp_frank_wolfe.learning.estimator import Calculation, PartyQuestion
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
@@ -178,18 +178,18 @@ class Fit:
     # ---- answers
 
     def _check(self, party: str, iteration: int, answers: Answers) -> list[_Shown]:
-        """The columns that are shown for the first time. Raises PeerError for answers that no party can have
+        """The columns that are shown for the first time. Raises BadRecord for answers that no party can have
         computed."""
         settings = self._public.settings
         private = math.isfinite(settings.privacy.epsilon)
         if (answers.gap is None) != private or not math.isfinite(answers.gap or 0.0):
-            raise PeerError(
+            raise BadRecord(
                 "implausible", "a gap is only sent when nothing is private, and it has to be a number"
             )
         due = self._due(party, iteration)
         blocks = [one.block for one in answers.answers]
         if blocks != sorted(set(blocks)) or not set(blocks) <= set(due):
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"blocks {blocks[:10]} answer in iteration {iteration}, where {due[:10]} are due",
             )
@@ -198,7 +198,7 @@ class Fit:
         ]
         known = sum(owner == party for owner, _ in self._shown)
         if known + len(shown) > self._public.quota(party):
-            raise PeerError(
+            raise BadRecord(
                 "quota", f"{party!r} has shown {known} columns, and {self._public.quota(party)} are its part"
             )
         return shown
@@ -207,20 +207,20 @@ class Fit:
         """Whether this answer shows its column. A column is shown when it is first chosen, and never
         again."""
         if answer.column not in self._public.blocks[answer.block].columns:
-            raise PeerError("implausible", f"column {answer.column} is not of block {answer.block}")
+            raise BadRecord("implausible", f"column {answer.column} is not of block {answer.block}")
         known = (party, answer.column) in self._shown
         if known == bool(answer.sums):
             reason = "another_sketch" if known else "shape"
-            raise PeerError(reason, f"column {answer.column} is shown once, when it is chosen first")
+            raise BadRecord(reason, f"column {answer.column} is shown once, when it is chosen first")
         return not known
 
     def _sums(self, party: str, answer: VertexAnswer) -> NDArray[np.int64]:
         if len(answer.sums) != 8 * self._numbers:
-            raise PeerError("shape", f"{len(answer.sums)} bytes are not {self._numbers} sums of a column")
+            raise BadRecord("shape", f"{len(answer.sums)} bytes are not {self._numbers} sums of a column")
         sums = np.frombuffer(answer.sums, "<i8").astype(np.int64)
         most = self._largest(party)
         if not ((sums >= -most) & (sums <= most)).all():
-            raise PeerError(
+            raise BadRecord(
                 "out_of_bounds", f"a sum of a column is beyond {most}, more than noise can explain"
             )
         return sums
@@ -270,7 +270,7 @@ class Fit:
             for (party, column), pieces in self._shown.items():
                 content = b"".join(pieces[number] for number in sorted(pieces))
                 if len(content) != 8 * self._numbers:
-                    raise PeerError("malformed", f"state: {len(content)} bytes are not the sums of a column")
+                    raise BadRecord("malformed", f"state: {len(content)} bytes are not the sums of a column")
                 made.show(party, column, self._value(party, np.frombuffer(content, "<i8").astype(np.int64)))
                 self._shown[party, column] = {}
             self._made = made
@@ -304,13 +304,13 @@ class Fit:
         party = self._party(owner)
         column, number = map(check_number, numbers)
         if number >= self._pieces or column >= self._public.settings.federation.columns[party]:
-            raise PeerError("malformed", f"state {name[:60]!r} is of a column that {party} does not have")
+            raise BadRecord("malformed", f"state {name[:60]!r} is of a column that {party} does not have")
         self._shown.setdefault((party, column), {})[number] = value
 
     def _party(self, name: bytes) -> str:
         party = check_name(name)
         if party not in self._public.parties:
-            raise PeerError("malformed", f"state of {party[:60]!r}, which is not a party")
+            raise BadRecord("malformed", f"state of {party[:60]!r}, which is not a party")
         return party
 
     @property

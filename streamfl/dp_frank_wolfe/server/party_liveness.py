@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.dp_frank_wolfe.messages import KINDS
 from streamfl.dp_frank_wolfe.metrics import ServerMetrics
 from streamfl.dp_frank_wolfe.state import PRESENCE, SINCE
@@ -92,16 +92,16 @@ class PartyLiveness:
             self._remember(party)
 
     def judge(self, party: str, kind: str, iteration: int, content: bytes) -> Literal["owed", "repeated"]:
-        """Whether an answer of the present window is owed or repeated. Raises PeerError if it was not asked
+        """Whether an answer of the present window is owed or repeated. Raises BadRecord if it was not asked
         for, or differs."""
         one = self._presences[party]
         if (kind, iteration) == (one.owes, one.iteration):
             return "owed"
         place = _place(kind, iteration)
         if place > one.heard:
-            raise PeerError("implausible", f"{kind} of iteration {iteration}: nothing led to it")
+            raise BadRecord("implausible", f"{kind} of iteration {iteration}: nothing led to it")
         if place == one.heard and _digest(content) != one.digest:
-            raise PeerError(
+            raise BadRecord(
                 "another_answer", f"{party!r} has said something else as {kind} of iteration {iteration}"
             )
         return "repeated"
@@ -142,7 +142,7 @@ class PartyLiveness:
 
     def _restore(self, party: str, presence: _Presence) -> None:
         if party not in self._presences:
-            raise PeerError("malformed", f"{party[:60]!r} is no party")
+            raise BadRecord("malformed", f"{party[:60]!r} is no party")
         self._presences[party] = presence
 
     def measure(self) -> Iterator[Measurement]:

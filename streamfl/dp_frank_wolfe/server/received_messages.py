@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
 from streamfl.state.changelog import ChangedParts
@@ -64,16 +64,16 @@ class ReceivedMessages:
 
     def _restore(self, party: str, value: object) -> None:
         if party not in self._latest:
-            raise PeerError("malformed", f"{self._what} of {party[:60]!r}, which is not a party")
+            raise BadRecord("malformed", f"{self._what} of {party[:60]!r}, which is not a party")
         latest, *ends = msgspec.convert([value] if isinstance(value, int) else value, list[Count])
         gaps = list(zip(ends[::2], ends[1::2], strict=True))
         if len(gaps) > MOST_GAPS:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"{self._what} of {party!r}: {len(gaps)} gaps, at most {MOST_GAPS} are kept"
             )
         came = 0
         for first, last in gaps:
             if not came < first <= last < latest:
-                raise PeerError("malformed", f"{self._what} of {party!r}: {first} to {last} are no gap")
+                raise BadRecord("malformed", f"{self._what} of {party!r}: {first} to {last} are no gap")
             came = last + 1
         self._latest[party], self._gaps[party] = latest, gaps

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.dp_frank_wolfe.learning.estimator import Estimator
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.weights import weights_of
@@ -200,9 +200,9 @@ class ServerTask(PartsTask):
         self._now = now
         party = channel.partition("/")[2]
         if message.fingerprint != self._public.fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         if message.sender != party:
-            raise PeerError("forged", f"{message.sender!r} speaks where {party!r} is heard")
+            raise BadRecord("forged", f"{message.sender!r} speaks where {party!r} is heard")
         if message.kind == "entities":
             entities: Entities = read_content(message.content, Entities)
             if self.announced.take(party, message.iteration, entities):
@@ -217,7 +217,7 @@ class ServerTask(PartsTask):
         elif message.kind in ("frozen", "answers", "chosen", "products"):
             self._take_answer(party, message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is not a message of a party")
+            raise BadRecord("malformed", f"{message.kind!r} is not a message of a party")
 
     # ---- a window
 
@@ -279,7 +279,7 @@ class ServerTask(PartsTask):
             told = msgspec.msgpack.decode(content, type=dict[Name, bytes] | list[Any])
             return content if isinstance(told, list) else told[party]
         except (*UNDECODABLE, KeyError):
-            raise PeerError("malformed", f"state: no manifests of window {self.window}") from None
+            raise BadRecord("malformed", f"state: no manifests of window {self.window}") from None
 
     def _take_answer(self, party: str, message: Message) -> None:
         run, kind, iteration = self._run, message.kind, message.iteration
@@ -287,7 +287,7 @@ class ServerTask(PartsTask):
             self._repeated()
             return
         if message.window > run.window:
-            raise PeerError("implausible", f"{kind} of window {message.window}: nothing led to it")
+            raise BadRecord("implausible", f"{kind} of window {message.window}: nothing led to it")
         if self.liveness.judge(party, kind, iteration, message.content) == "repeated":
             self._repeated()
             return
@@ -295,7 +295,7 @@ class ServerTask(PartsTask):
         if kind == "frozen":
             frozen: Frozen = read_content(message.content, Frozen)
             if frozen.manifest != run.manifest:
-                raise PeerError("another_manifest", f"{party!r} has frozen another window {run.window}")
+                raise BadRecord("another_manifest", f"{party!r} has frozen another window {run.window}")
             self.means.take(party, frozen.means, frozen.weight)
             if self._public.settings.learning.intercept and not frozen.means:
                 text = (
@@ -333,7 +333,7 @@ class ServerTask(PartsTask):
                 return
             self._ask_all()
             if self.estimator.iteration == before and not self.liveness.awaited:
-                raise PeerError(
+                raise BadRecord(
                     "malformed", f"state: nobody is left who could answer in window {self.window}"
                 )
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.learning.estimator import Calculation, PartyQuestion
 from streamfl.dp_frank_wolfe.learning.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.learning.iterate import SLACK
@@ -180,11 +180,11 @@ class Selection:
     # ---- answers
 
     def _check_chosen(self, party: str, chosen: Chosen) -> int:
-        """How many numbers were released. Raises PeerError for a choice that no party can have made."""
+        """How many numbers were released. Raises BadRecord for a choice that no party can have made."""
         count = self._public.quota(party)
         columns = read_columns(chosen.columns, self._public.settings.federation.columns[party])
         if len(columns) != count:
-            raise PeerError("quota", f"{party!r} has chosen {len(columns)} columns, {count} are its part")
+            raise BadRecord("quota", f"{party!r} has chosen {len(columns)} columns, {count} are its part")
         norms, rows = (0, count * self._rows) if self._is_two_round else (count, 0)
         for given, size, what in (
             (chosen.values, count, "values"),
@@ -200,11 +200,11 @@ class Selection:
         self._check_numbers(party, products.products, own * others, "products")
         gram = self._check_numbers(party, products.gram, own * own, "gram").reshape(own, own)
         if not np.array_equal(gram, gram.T):
-            raise PeerError("implausible", "products of columns among themselves are symmetric")
+            raise BadRecord("implausible", "products of columns among themselves are symmetric")
         return own * others + own * (own + 1) // 2
 
     def _check_numbers(self, party: str, content: bytes, count: int, kind: str) -> Floats:
-        """The numbers, (count,). Raises PeerError for numbers that the public plan does not allow the party
+        """The numbers, (count,). Raises BadRecord for numbers that the public plan does not allow the party
         to release."""
         numbers = decode_array(content, np.float64, (count,), kind)
         if not count:
@@ -215,7 +215,7 @@ class Selection:
                 f"{kind} from {numbers.min():g} to {numbers.max():g}, where no noise takes them beyond "
                 f"{lowest:g} to {highest:g}"
             )
-            raise PeerError("out_of_bounds", text)
+            raise BadRecord("out_of_bounds", text)
         return numbers
 
     @property
@@ -248,9 +248,9 @@ class Selection:
 
 
 def _floats(content: bytes) -> Floats:
-    """Decodes numbers that were checked when they came. Raises PeerError where state is damaged."""
+    """Decodes numbers that were checked when they came. Raises BadRecord where state is damaged."""
     if len(content) % 8:
-        raise PeerError("malformed", f"state: {len(content)} bytes are no numbers")
+        raise BadRecord("malformed", f"state: {len(content)} bytes are no numbers")
     return np.frombuffer(content, "<f8").astype(np.float64)
 
 
@@ -258,5 +258,5 @@ def _matrix(content: bytes, rows: int, columns: int) -> Floats:
     """As :func:`_floats`, in the shape (rows, columns)."""
     numbers = _floats(content)
     if len(numbers) != rows * columns:
-        raise PeerError("malformed", f"state: {len(numbers)} numbers, and {rows} x {columns} are a matrix")
+        raise BadRecord("malformed", f"state: {len(numbers)} numbers, and {rows} x {columns} are a matrix")
     return numbers.reshape(rows, columns)

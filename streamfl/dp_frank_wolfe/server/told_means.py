@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.learning.means import intercept
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.state import MEANS
@@ -48,14 +48,14 @@ class ToldMeans:
         return bool(self._told[party])
 
     def take(self, party: str, content: bytes, weight: int) -> None:
-        """Takes a party's means: 64-bit whole numbers in the noise's units, or nothing. Raises PeerError for
+        """Takes a party's means: 64-bit whole numbers in the noise's units, or nothing. Raises BadRecord for
         impossible means.
 
         weight: w, which the label's sum is multiplied by.
         """
         if content:
             if weight != (wanted := self._plans[party].weight):
-                raise PeerError(
+                raise BadRecord(
                     "configuration",
                     f"{party!r} tells the label's sum {weight} times, and this release {wanted} times",
                 )
@@ -77,7 +77,7 @@ class ToldMeans:
     def _read(self, party: str, content: bytes) -> Integers:
         plan = self._plans[party]
         if len(content) != 8 * (plan.columns + 1):
-            raise PeerError(
+            raise BadRecord(
                 "shape", f"{len(content)} bytes are not the means of {plan.columns} columns and the label"
             )
         told = np.frombuffer(content, "<i8").astype(np.int64)
@@ -87,5 +87,5 @@ class ToldMeans:
                 f"a sum of a column is beyond {most[0]}, or the label's beyond {most[-1]}, more than noise "
                 "can explain"
             )
-            raise PeerError("out_of_bounds", text)
+            raise BadRecord("out_of_bounds", text)
         return told

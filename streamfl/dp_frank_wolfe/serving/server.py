@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
@@ -94,13 +94,13 @@ class Partials:
         return f"{len(self._waiting):,} predictions wait for parts of parties, the oldest for {lacking}"
 
     def take(self, party: str, message: Message, model: int, now: float) -> bool:
-        """Takes a party's part. False if it came before. Raises PeerError, before anything changes, if it is
+        """Takes a party's part. False if it came before. Raises BadRecord, before anything changes, if it is
         wrong.
 
         model: version of the latest model.
         """
         if self._public.settings.serving.mode == "off":
-            raise PeerError("configuration", 'a part of a prediction, and serving.mode = "off"')
+            raise BadRecord("configuration", 'a part of a prediction, and serving.mode = "off"')
         partial: Partial = read_content(message.content, Partial)
         number = message.iteration
         if not self._received.is_new(party, number):
@@ -108,7 +108,7 @@ class Partials:
         has_before = partial.before is not None
         may_have = partial.model > 1 and self._public.settings.serving.mode == "exact"
         if not 0 < partial.model <= model or (has_before and not may_have):
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"part {number} of {party!r}, of model {partial.model}: nothing led to it"
             )
         most = largest_partial(self._public.model_radius(party), self._public.prediction_cost(party))
@@ -189,7 +189,7 @@ class Partials:
         version, _, entity = name.encode().partition(b"/")
         place = check_number(version), check_name(entity)
         if not set(waiting.parts) < set(self._public.parties):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"state {name[:60]!r} has parts of a prediction that are not of the parties"
             )
         values = [
@@ -200,7 +200,7 @@ class Partials:
         ]
         check_within(values, -1e300, 1e300, "a part of a prediction")
         if _common(waiting.parts.values()) is None:
-            raise PeerError("malformed", f"state {name[:60]!r} has parts that have no model in common")
+            raise BadRecord("malformed", f"state {name[:60]!r} has parts that have no model in common")
         self._waiting[place] = waiting
 
     def measure(self) -> Iterator[Measurement]:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.learning.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.refit import refit
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, SelectionPlan, clip_rows
+from streamfl.dp_frank_wolfe.learning.selection import SelectionPlan, clip_rows
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
+from streamfl.dp_frank_wolfe.party.selection import PartySelection
 from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.privacy.budget import claim
 

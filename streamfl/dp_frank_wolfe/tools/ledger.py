@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from streamfl.configuration.settings import load_kind, load_settings
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.party.role import PartyTask
@@ -177,7 +177,7 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> 
             known = not is_damaged(record)
             if known:
                 own.parts.restore(key, record.value)
-        except (PeerError, ValueError, msgspec.DecodeError):
+        except (BadRecord, ValueError, msgspec.DecodeError):
             known = False
         if not known:
             disagreement = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.server.role import PublishedModel
 from streamfl.identity import load_identity, signer_of_record
@@ -29,11 +29,11 @@ def model(settings: DPFrankWolfeSettings) -> Callable[[Record], Mapping[str, Any
         try:
             if check is not None:
                 check(record)
-        except PeerError as error:
+        except BadRecord as error:
             return {"refused": error.reason, "why": error.text}
         try:
             return msgspec.structs.asdict(msgspec.json.decode(record.value or b"", type=PublishedModel))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise PeerError("malformed", f"a model: {error}") from None
+            raise BadRecord("malformed", f"a model: {error}") from None
 
     return says

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.learning.blocks import step_length
 from streamfl.dp_frank_wolfe.learning.means import means_bits, released_means
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, SelectionPlan, clip_rows, row_bits
+from streamfl.dp_frank_wolfe.learning.selection import SelectionPlan, clip_rows, row_bits
 from streamfl.dp_frank_wolfe.learning.sketch import SignSketch
 from streamfl.dp_frank_wolfe.messages import Answers
 from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext
+from streamfl.dp_frank_wolfe.party.selection import PartySelection
 from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit, weights_of
 from streamfl.privacy.integer_distribution import DRAW_BYTES

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import Count
 from streamfl.fdskl.state import TURNS
 from streamfl.state.changelog import ChangedParts
@@ -76,15 +76,15 @@ class IterationQueue:
         return self._record.ended
 
     def take_request(self, party: int, number: int) -> bool:
-        """Take a party's request for a turn from the log. Returns False if it came before. PeerError for an
+        """Take a party's request for a turn from the log. Returns False if it came before. BadRecord for an
         impossible one."""
         record, place = self._record, self._actives.index(party)
         if number <= record.heard[place]:
             return False
         if place == self._own and number > record.asked:
-            raise PeerError("implausible", f"turn {number} of this party, which has asked for {record.asked}")
+            raise BadRecord("implausible", f"turn {number} of this party, which has asked for {record.asked}")
         if number != record.heard[place] + 1 or any(one.party == place for one in record.queue):
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"turn {number} of an active party whose turn {record.heard[place]} was the last",
             )
@@ -98,9 +98,9 @@ class IterationQueue:
         return self._record.queue[:1] == [_Place(self._actives.index(party), number)]
 
     def check_end(self, party: int, number: int) -> None:
-        """PeerError if the log says that a turn of this party is over and it is not."""
+        """BadRecord if the log says that a turn of this party is over and it is not."""
         if self._actives.index(party) == self._own and number > self._record.ended:
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"turn {number} of this party is said to be over, and {self._record.ended} are"
             )
 
@@ -113,9 +113,9 @@ class IterationQueue:
         count = len(self._actives)
         places = [one.party for one in record.queue]
         if len(record.heard) != count or len(set(places)) < len(places) or max(places, default=0) >= count:
-            raise PeerError("malformed", f"turns of other than {count} active parties are remembered")
+            raise BadRecord("malformed", f"turns of other than {count} active parties are remembered")
         if record.ended > record.asked or record.asked > record.ended + 1:
-            raise PeerError("malformed", f"{record.ended} of {record.asked} own turns are remembered as over")
+            raise BadRecord("malformed", f"{record.ended} of {record.asked} own turns are remembered as over")
         self._record = record
 
     def _changed(self) -> None:

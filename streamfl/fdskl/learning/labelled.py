@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count, encode_array
 from streamfl.fdskl.predicting.prequential_totals import PrequentialTotals
@@ -205,7 +205,7 @@ class LabelledEntities:
 
     def restore_outputs(self, number: int, value: bytes) -> None:
         if len(value) != CHUNK * 9:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"outputs of {len(value)} bytes are remembered, {CHUNK * 9} are expected"
             )
         chunk = self._chunks[number] = _Chunk()
@@ -216,7 +216,7 @@ class LabelledEntities:
 
     def restore_counts(self, counts: _Counts) -> None:
         if counts.fresh > counts.labels:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"{counts.fresh} labels of {counts.labels} are remembered as not learnt from"
             )
         self._counts = counts

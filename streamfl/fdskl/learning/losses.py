@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, expit
 
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 
 __all__ = [
     "LOGISTIC",
@@ -203,7 +203,7 @@ def prediction_of(loss: str, low: float, high: float) -> Callable[[float], float
 
 
 def sign_of(label: float) -> float:
-    """Labels 0 and 1 as -1 and 1. PeerError for any other."""
+    """Labels 0 and 1 as -1 and 1. BadRecord for any other."""
     if label not in (0.0, 1.0):
-        raise PeerError("label", f"the label is {label:g}, 0 or 1 is expected")
+        raise BadRecord("label", f"the label is {label:g}, 0 or 1 is expected")
     return 2.0 * label - 1.0

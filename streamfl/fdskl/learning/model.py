@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import Amount, check_within
 from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.fdskl.learning.doubly_stochastic import SMALLEST_SCALE
@@ -205,20 +205,20 @@ class KernelModel:
         return self._record.scale
 
     def take_turn(self, first: int, decay: float, bandwidth: float) -> None:
-        """Take another active party's iteration. Its new features have no coefficients here. PeerError for an
+        """Take another active party's iteration. Its new features have no coefficients here. BadRecord for an
         impossible one.
 
         first: the first feature that is kept from now on. decay: factor of all earlier coefficients.
         """
         record = self._record
         if not (record.first <= first <= record.next and first % self.block == 0 and 0 < decay <= 1):
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"an iteration keeps features from {first} on, of {record.first} to {record.next}",
             )
         if not record.next:
             if not SMALLEST_BANDWIDTH <= bandwidth <= LARGEST_BANDWIDTH:
-                raise PeerError("implausible", f"an iteration with the bandwidth {bandwidth:g}")
+                raise BadRecord("implausible", f"an iteration with the bandwidth {bandwidth:g}")
             record.bandwidth = bandwidth
         self.decay_to(record.scale * decay)
         while record.first < first:
@@ -238,18 +238,18 @@ class KernelModel:
 
     def restore(self, record: _Record) -> None:
         if record.first > record.next or record.first % self.block or record.next % self.block:
-            raise PeerError(
+            raise BadRecord(
                 "malformed",
                 f"features {record.first} to {record.next} are remembered, in blocks of {self.block}",
             )
         if not SMALLEST_BANDWIDTH <= record.bandwidth <= LARGEST_BANDWIDTH and (
             record.next or record.bandwidth
         ):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"{record.next} features are remembered, with the bandwidth {record.bandwidth:g}"
             )
         if record.next - record.first > MOST_FEATURES:
-            raise PeerError(
+            raise BadRecord(
                 "malformed",
                 f"{record.next - record.first} features are remembered, {MOST_FEATURES} are kept at most",
             )

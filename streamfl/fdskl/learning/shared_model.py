@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamfl.contract.role import PeerError, Send
+from streamfl.contract.role import BadRecord, Send
 from streamfl.encoding.wire import VERSION, fingerprint
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.iteration import SharedSgdIteration
@@ -70,14 +70,14 @@ class SharedModel:
         )
 
     def take_turn(self, message: Turn) -> bool:
-        """Take the next message in the log. False for one that came before. PeerError for one that no active
+        """Take the next message in the log. False for one that came before. BadRecord for one that no active
         party can send."""
         settings, names = self._settings, self._settings.federation.parties
         party = names.index(message.sender) if message.sender in names else -1
         if party not in settings.federation.actives:
-            raise PeerError("forged", f"{message.sender!r} is no active party of this federation")
+            raise BadRecord("forged", f"{message.sender!r} is no active party of this federation")
         if message.fingerprint != self.fingerprint:
-            raise PeerError("configuration", ANOTHER_LEARNING)
+            raise BadRecord("configuration", ANOTHER_LEARNING)
         if not message.learnt:
             return self.queue.take_request(party, message.number)
         self.queue.check_end(party, message.number)
@@ -85,7 +85,7 @@ class SharedModel:
             return False
         if party != settings.own:
             if message.model != self._model.version:
-                raise PeerError(
+                raise BadRecord(
                     "implausible",
                     f"iteration {message.model} of {message.sender!r}, and {self._model.version} is the "
                     "latest here: this party's state, or the log of turns, has lost some",

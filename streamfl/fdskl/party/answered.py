@@ -5,7 +5,7 @@ the party's operator."""
 
 from __future__ import annotations
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.fdskl.messages import DISTANCES, PHASES, Round
 from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.party.peers import Peers
@@ -61,7 +61,7 @@ class Answered:
         return self._peers.answers.bandwidth or None
 
     def check(self, asked: Round) -> None:
-        """Report a bandwidth that is too far from the first one. PeerError for it if ``refuses`` is set."""
+        """Report a bandwidth that is too far from the first one. BadRecord for it if ``refuses`` is set."""
         first = self._peers.answers.bandwidth
         if asked.purpose != PHASES or not first or first / FARTHEST <= asked.bandwidth <= first * FARTHEST:
             return
@@ -73,7 +73,7 @@ class Answered:
         self._metrics.implausible_bandwidths += 1
         self._notices.say("implausible_bandwidth", text)
         if self._refuses:
-            raise PeerError("implausible", text)
+            raise BadRecord("implausible", text)
 
     def note(self, asked: Round) -> None:
         """Note that the round is answered."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import Amount
 from streamfl.encoding.wire import Count
 from streamfl.fdskl.messages import Incarnation
@@ -147,14 +147,14 @@ class Peers:
         return known is not None and was_heard(known.tellings, message.number, message.telling)
 
     def hear(self, party: int, message: Incarnation) -> bool:
-        """Take a party's announcement of its life. Returns whether another was its latest. PeerError for a
+        """Take a party's announcement of its life. Returns whether another was its latest. BadRecord for a
         key of another number.
 
         Nothing proves that the party wrote it. The party's next announcement corrects a false one, and every
         message to it that names a wrong life makes it announce again.
         """
         if len(message.public) != PUBLIC_BYTES or life_number(message.public) != message.number:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"incarnation {message.number} of {message.sender!r} has a key of another number"
             )
         known = self._peers.get(party)
@@ -165,7 +165,7 @@ class Peers:
         try:
             secret = self.incarnation.pair_secret(message.public)
         except ValueError as error:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"incarnation {message.number} of {message.sender!r}: {error}"
             ) from None
         self._secrets[party, message.number] = secret
@@ -196,7 +196,7 @@ class Peers:
         return self._secrets[party, number]
 
     def note_revision(self, party: int, epoch: int, sequence: int, at: float) -> bool:
-        """Whether a revision with these numbers is new. PeerError for numbers that no party can have
+        """Whether a revision with these numbers is new. BadRecord for numbers that no party can have
         reached."""
         check_numbers(epoch, sequence, at)
         # It may come before the party's first announcement, which is in another topic.
@@ -246,11 +246,11 @@ class Peers:
 
     def restore(self, party: int, peer: _Peer) -> None:
         if not 0 <= party < len(self._names) or party == self._own:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"peer {party} is remembered, there are {len(self._names)} parties, from 0"
             )
         if any(len(life.public) != PUBLIC_BYTES for life in peer.lives):
-            raise PeerError("malformed", f"peer {party} is remembered with a key that is none")
+            raise BadRecord("malformed", f"peer {party} is remembered with a key that is none")
         self._peers[party] = peer
         self._is_complete = None
 

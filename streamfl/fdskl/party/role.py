@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from streamfl.contract.role import Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import BadRecord, Measurement, Received, Rejection, Send, StateChange
 from streamfl.fdskl import SYSTEM
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
@@ -23,8 +23,7 @@ from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.label_pause import LabelPause
-from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.roles.task_role import TaskRole
+from streamfl.roles.task_role import AwaitingRole
 from streamfl.state.clock_guard import time_written
 
 __all__ = ["FdsklParty"]
@@ -35,7 +34,7 @@ NOBODY_ANSWERS = (
 )
 
 
-class FdsklParty(TaskRole[PartyPartition]):
+class FdsklParty(AwaitingRole[PartyPartition]):
     """A party of the federation.
 
     given: read when a partition is opened.
@@ -44,7 +43,8 @@ class FdsklParty(TaskRole[PartyPartition]):
     prompt = urgent = True
 
     def __init__(self, settings: FdsklSettings, given: PartyGiven) -> None:
-        super().__init__(self._new_task, "the party's state", SYSTEM.notices)
+        patience = settings.alignment.patience_seconds
+        super().__init__(self._new_task, "the party's state", patience, SYSTEM.notices)
         self.settings = settings
         self.given = given
         self._fingerprint = settings.fingerprint
@@ -57,7 +57,6 @@ class FdsklParty(TaskRole[PartyPartition]):
             self._active_figures = ActiveFigures(
                 settings.loss, settings.prediction_of(1.0) - settings.prediction_of(0.0)
             )
-        self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
         self._label_pause = LabelPause()
         self._actives: dict[int, ActivePartition] = {}
 
@@ -136,8 +135,6 @@ class FdsklParty(TaskRole[PartyPartition]):
     def close(self, partition: int) -> None:
         super().close(partition)
         self._actives.pop(partition, None)
-        if not self._tasks:
-            self._reply_deadline.answered()
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
@@ -158,7 +155,7 @@ class FdsklParty(TaskRole[PartyPartition]):
         for received in batch:
             try:
                 self._take(received, now)
-            except PeerError as error:
+            except BadRecord as error:
                 replies.append(Rejection(received, error))
             self._go_on(received.partition)
         if not batch:
@@ -235,7 +232,7 @@ class FdsklParty(TaskRole[PartyPartition]):
                 self._metrics.ignored_messages["turn_again"] += 1
             return
         if message.fingerprint != self._fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         task.sums.party_of(message.sender)
         if isinstance(message, Incarnation):
             task.take_incarnation(message, now)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.messages import TURN, Turn
 from streamfl.identity import Identity
@@ -27,7 +27,7 @@ def signer(identity: Identity | None, topic: str) -> Callable[[Turn, int], Turn]
 
 
 def decode_signed(identity: Identity | None) -> Callable[[Record], Turn]:
-    """Decodes turns. With keys: PeerError unless a member that may write for the sender signed it for this
+    """Decodes turns. With keys: BadRecord unless a member that may write for the sender signed it for this
     topic and partition."""
 
     def decode(record: Record) -> Turn:
@@ -37,7 +37,7 @@ def decode_signed(identity: Identity | None) -> Callable[[Record], Turn]:
                 WORKER, _statement(record.topic, record.partition, message), message.signature
             )
             if not member.speaks_in_the_name_of(message.sender):
-                raise PeerError(
+                raise BadRecord(
                     "not_its_client",
                     f"{member.name!r} may not speak for {message.sender!r}, says the members' file",
                 )

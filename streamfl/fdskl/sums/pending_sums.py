@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.fdskl.messages import PartialSum, Round
 from streamfl.fdskl.sums.topology import Aggregation, Kind, aggregation
 
@@ -171,23 +171,23 @@ class PendingSums:
             pending.since = min(pending.since, now)
 
     def check_sender(self, party: int, message: PartialSum) -> None:
-        """PeerError unless this is the complete sum of a party directly below this one."""
+        """BadRecord unless this is the complete sum of a party directly below this one."""
         tree = self._trees.get(message.stage)
         if tree is None or party not in tree.children[self._own]:
-            raise PeerError(
+            raise BadRecord(
                 "topology", f"{message.sender!r} is not below this party in stage {message.stage} of a sum"
             )
         if message.contributors != self._subtrees[message.stage][party]:
-            raise PeerError(
+            raise BadRecord(
                 "topology",
                 f"a sum of parties {message.contributors[:16]}, not of {message.sender!r} and all below it",
             )
 
     def add(self, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:
-        """Add a sum from below. Returns False for one that is in already. PeerError for another round's, or
+        """Add a sum from below. Returns False for one that is in already. BadRecord for another round's, or
         wrong sizes."""
         if message.round != pending.identity:
-            raise PeerError(
+            raise BadRecord(
                 "configuration", f"a sum of {message.sender!r} of another round of the same number"
             )
         before = pending.stages.get(message.stage)
@@ -195,14 +195,14 @@ class PendingSums:
             return False
         width = np.dtype(dtype).itemsize
         if len(message.values) != size * width or len(message.known) != len(pending.announced.entities):
-            raise PeerError(
+            raise BadRecord(
                 "shape",
                 f"a sum of {len(message.values)} bytes of {message.sender!r}: {size * width} are expected",
             )
         values = np.frombuffer(message.values, np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False)
         known = np.frombuffer(message.known, np.uint8)
         if known.max(initial=0) > len(message.contributors):
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"a sum of {message.sender!r} says that more parties know an entity than are in it",
             )

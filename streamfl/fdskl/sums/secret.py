@@ -7,7 +7,7 @@ import hashlib
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.fdskl.state import SECRET
 from streamfl.state.changelog import ChangedParts
 
@@ -44,14 +44,14 @@ class Secret:
             self._remember(_Record(b"" if self._is_given else self.value, _digest(self.value)))
 
     def restore(self, record: _Record) -> None:
-        """Restore the secret. PeerError if the features were drawn from another one than the file has."""
+        """Restore the secret. BadRecord if the features were drawn from another one than the file has."""
         self._remembered = True
         if record.secret and not self._is_given:
             if len(record.secret) != SECRET_BYTES or _digest(record.secret) != record.digest:
-                raise PeerError("malformed", "the stored secret does not match its own digest")
+                raise BadRecord("malformed", "the stored secret does not match its own digest")
             self.value = record.secret
         elif _digest(self.value) != record.digest:
-            raise PeerError(
+            raise BadRecord(
                 "configuration",
                 "the features of this partition were drawn from another secret than aggregation.secret_file "
                 "has, or none is given: give the old file, or start over with another federation.name at all "

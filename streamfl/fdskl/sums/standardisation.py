@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.fdskl.config import StandardisationSection
@@ -226,7 +226,7 @@ class Standardisation:
         for sums in (second, fourth):
             check_within(sums, 0.0, LARGEST_SUM, "sums of even powers")
         if (counts % 1 != 0).any():
-            raise PeerError("malformed", "columns are remembered of parts of entities")
+            raise BadRecord("malformed", "columns are remembered of parts of entities")
         self.seen, self.frozen, self._moments = kept.count, kept.frozen or not self._wanted, moments.copy()
 
     def _remember(self) -> None:

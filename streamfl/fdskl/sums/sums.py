@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError, Send
+from streamfl.contract.role import BadRecord, Send
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import KNOWN, OUTPUTS, PARTIAL_SUM, PartialSum, Round, identity_of
@@ -133,7 +133,7 @@ class Sums:
             self._answer_if_possible(key, pending)
 
     def take_round(self, message: Round, content: bytes, now: float) -> None:
-        """An active party asks for a sum. PeerError for what cannot be asked."""
+        """An active party asks for a sum. BadRecord for what cannot be asked."""
         root = asked_by(message, self._settings)
         if root != self._own:
             self.own_part.answered.check(message)
@@ -161,7 +161,7 @@ class Sums:
         for one in self.early.take(key):
             try:
                 self._add(key, pending, one)
-            except PeerError as error:
+            except BadRecord as error:
                 self._metrics.ignored_messages["wrong_early_sum"] += 1
                 self._notices.say("wrong_early_sum", str(error))
         if message.purpose == OUTPUTS and self.outputs is not None:
@@ -170,7 +170,7 @@ class Sums:
         self._go_on(key, pending)
 
     def take_sum(self, message: PartialSum, now: float) -> None:
-        """A sum came from below. PeerError for one that cannot be of that party."""
+        """A sum came from below. BadRecord for one that cannot be of that party."""
         party = self.party_of(message.sender)
         self.pending.check_sender(party, message)
         key = message.incarnation, message.number
@@ -232,9 +232,9 @@ class Sums:
         return min(times, default=None)
 
     def party_of(self, name: str) -> int:
-        """A party's number. PeerError for a name that no other party has."""
+        """A party's number. BadRecord for a name that no other party has."""
         if name not in self._parties or name == self._parties[self._own]:
-            raise PeerError("forged", f"{name!r} is no other party of this federation")
+            raise BadRecord("forged", f"{name!r} is no other party of this federation")
         return self._parties.index(name)
 
     # ----
@@ -274,7 +274,7 @@ class Sums:
 
     def _add(self, key: Key, pending: PendingSum, message: PartialSum) -> None:
         if message.stage not in self.own_part.stages(pending):
-            raise PeerError("topology", f"a sum of stage {message.stage}, which the round does not have")
+            raise BadRecord("topology", f"a sum of stage {message.stage}, which the round does not have")
         size, dtype = self.own_part.size(pending, message.stage)
         if self.pending.add(pending, self.party_of(message.sender), message, size, dtype):
             self._metrics.sums_received += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.pofmkl.client.client_registry import ClientRegistry
 from streamfl.pofmkl.client.label_source import LabelSource
 from streamfl.pofmkl.client.registered_client import Client, ClientKey
@@ -37,7 +37,7 @@ class Admission:
         self.watch = watch
 
     def admit(self, key: ClientKey, written_at: float, now: float) -> Client:
-        """Register a client whose first sample was written at ``written_at``. PeerError if there is no place
+        """Register a client whose first sample was written at ``written_at``. BadRecord if there is no place
         for it."""
         if len(self._registry) >= self._registry.limit:
             self._make_room(key, self._registry.reached(key[0], written_at))
@@ -69,6 +69,6 @@ class Admission:
                     "raise federation.clients, or wait until one has been without a sample for "
                     f"federation.client_expiry_seconds = {self._registry.expiry:g}"
                 )
-            raise PeerError(reason, f"{newcomer[1]!r} would be client {self._registry.limit + 1}: {remedy}")
+            raise BadRecord(reason, f"{newcomer[1]!r} would be client {self._registry.limit + 1}: {remedy}")
         self._registry.expired += 1
         self.forget(longest)

@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from streamfl.contract.role import Measurement, PeerError, StateChange
+from streamfl.contract.role import BadRecord, Measurement, StateChange
 from streamfl.contract.seeding import UniformSequence
 from streamfl.pofmkl.client.bandwidth import Budgets
 from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot, UploadRecord
@@ -350,9 +350,9 @@ class ClientRegistry:
         return self._clients.get(key) or self._entered(key, ClientRecord(key[1], epoch=0))
 
     def restore(self, key: ClientKey, record: ClientRecord) -> Client:
-        """Take back a client's record, but not its upload. PeerError if the record is another client's."""
+        """Take back a client's record, but not its upload. BadRecord if the record is another client's."""
         if record.name != key[1]:
-            raise PeerError("malformed", f"it is the state of client {record.name!r}")
+            raise BadRecord("malformed", f"it is the state of client {record.name!r}")
         client = self.known(key)
         self._reached[key[0]] = max(self._reached[key[0]], record.seen_at)
         self._learner.restore(client.row, record.numbers)

@@ -14,7 +14,7 @@ from streamfl.records.samples import Sample
 __all__ = ["LabelSource", "Restore"]
 
 Restore = Callable[[int, bytes, bytes], None]
-"""Takes a partition, a changelog key without its prefix, and a value. PeerError if they cannot have been
+"""Takes a partition, a changelog key without its prefix, and a value. BadRecord if they cannot have been
 written."""
 
 
@@ -34,7 +34,7 @@ class LabelSource(Protocol):
     def arrive(
         self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
     ) -> None:
-        """Take a sample or a label. client: None if it is not registered. PeerError if there is no room for
+        """Take a sample or a label. client: None if it is not registered. BadRecord if there is no room for
         it.
 
         record: the record of the message. headers: for a sample, the headers of its prediction.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
+from streamfl.contract.role import BadRecord, Headers, Measurement, OperatorNotice, Record, Send, StateChange
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.catch_up import CatchUp
@@ -96,7 +96,7 @@ class LabelsWithSamples:
         self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
     ) -> None:
         if client is None or not isinstance(message, Sample):
-            raise PeerError("malformed", "a label came on a topic of its own, and there is no [labels]")
+            raise BadRecord("malformed", "a label came on a topic of its own, and there is no [labels]")
         self.pending.put(client, PendingSample.of(message, record.key, headers))
 
     def arrive_together(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import decode_array
 from streamfl.pofmkl.messages import KernelParameters, ShardVersion, SignedVersion
 from streamfl.pofmkl.signed_model import ModelSigning, StagedShard, empty_row
@@ -84,9 +84,9 @@ class ModelTable:
         return reasons[0] if reasons else None
 
     def apply(self, message: KernelParameters | ShardVersion | SignedVersion, shard: int) -> None:
-        """Applies a record of the model topic. PeerError if it does not fit here or is implausible."""
+        """Applies a record of the model topic. BadRecord if it does not fit here or is implausible."""
         if shard not in self._staged:
-            raise PeerError(
+            raise BadRecord(
                 "shard", f"the model has partition {shard}, federation.shards is {len(self.versions)}"
             )
         if isinstance(message, KernelParameters):
@@ -97,7 +97,7 @@ class ModelTable:
     def _stage(self, message: KernelParameters, shard: int) -> None:
         """Keep a kernel's parameters until the version comes that they belong to."""
         if not 0 <= message.kernel < len(self.parameters) or message.kernel % len(self.versions) != shard:
-            raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
+            raise BadRecord("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
         parameters: NDArray[Any] = decode_array(
             message.parameters, self._dtype, self.parameters.shape[1:], "parameters"
         )
@@ -115,7 +115,7 @@ class ModelTable:
                 f"{LARGEST_PARAMETERS:g} is plausible"
             )
             self._implausible[message.kernel] = text
-            raise PeerError("implausible", text)
+            raise BadRecord("implausible", text)
         self._implausible.pop(message.kernel, None)
         self._staged[shard][message.kernel] = parameters
 
@@ -127,7 +127,7 @@ class ModelTable:
         version, message = message, message.marker if isinstance(message, SignedVersion) else message
         try:
             if signed is None and isinstance(version, SignedVersion):
-                raise PeerError(
+                raise BadRecord(
                     "configuration",
                     "the server signs the model: this federation's members have keys, and nothing that is "
                     "sent here without one counts. Set federation.members and identity.key_file here as well",
@@ -140,10 +140,10 @@ class ModelTable:
                 self._check(message, shard)
                 staged = signed.take(version, digests)
             else:
-                raise PeerError(
+                raise BadRecord(
                     "unsigned", f"version {message.model_version} of the model comes without a signature"
                 )
-        except PeerError as error:
+        except BadRecord as error:
             self._refused[shard] = error.text
             raise
         self._refused.pop(shard, None)
@@ -157,14 +157,14 @@ class ModelTable:
 
     def _check(self, marker: ShardVersion, shard: int) -> None:
         if marker.fingerprint != self._fingerprint or marker.shard != shard:
-            raise PeerError(
+            raise BadRecord(
                 "configuration",
                 "the server has another federation name, seed, federation.features (names or their order), "
                 "loss, dictionary, features_per_kernel, precision or shards: make [federation], [learning] "
                 "and [kernels] here what they are there",
             )
         if marker.dimension != self._dimension:
-            raise PeerError(
+            raise BadRecord(
                 "configuration",
                 f"the federation's samples have {marker.dimension} features, this client's {self._dimension}",
             )
@@ -173,14 +173,14 @@ class ModelTable:
         version, updates = marker.model_version, marker.updates
         # A version has at least one update.
         if not 0 <= version <= updates <= LARGEST_COUNT:
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"the model's version is {version}, of {updates} updates: that cannot be"
             )
         known = self.versions[shard]
         if known and version > max(known, self._jumped_to.get(shard, 0)) + LARGEST_JUMP:
             # A true jump is accepted with the next version.
             self._jumped_to[shard] = version
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"the model's version is {version} after {known}: who else writes into the model topic?",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.learning.section import LearningSection
@@ -69,13 +69,13 @@ class ModelWatch:
     def hear(
         self, message: KernelParameters | ShardVersion | SignedVersion | PublishedSettings, shard: int
     ) -> None:
-        """Take a record of the model's topic; PeerError if it does not fit."""
+        """Take a record of the model's topic; BadRecord if it does not fit."""
         if isinstance(message, PublishedSettings):
             self.settings_check.told(message.values)
             return
         try:
             self._table.apply(message, shard)
-        except PeerError as error:
+        except BadRecord as error:
             if error.reason == "configuration":
                 self.settings_check.refused(shard, error.text)
             raise

@@ -11,7 +11,7 @@ from typing import Annotated, Generic, TypeVar, cast
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import Headers, PeerError, StateChange
+from streamfl.contract.role import BadRecord, Headers, StateChange
 from streamfl.encoding.wire import Name
 from streamfl.pofmkl.client.registered_client import Client, ClientKey
 from streamfl.pofmkl.client.uploads import Uploads
@@ -232,7 +232,7 @@ class PendingSamples(PendingQueues[PendingSample]):
         self._changed = {}
 
     def decoded(self, name: str, value: bytes) -> PendingSample:
-        """The sample in a slot of this client. PeerError if a reader of samples would refuse it."""
+        """The sample in a slot of this client. BadRecord if a reader of samples would refuse it."""
         slot = msgspec.msgpack.decode(value, type=_Slot)
         check_inputs(np.array(slot.features), self._dimension)
         if slot.label is not None:
@@ -240,7 +240,7 @@ class PendingSamples(PendingQueues[PendingSample]):
         return PendingSample(name, slot.id, slot.features, slot.label, slot.key, slot.headers)
 
     def restore(self, client: Client, slot: int, sample: PendingSample) -> None:
-        """Restore a slot. PeerError if it is not the next one.
+        """Restore a slot. BadRecord if it is not the next one.
 
         A compacted topic keeps the last record of each slot, in the order written: slots come and go first
         in, first out."""
@@ -248,7 +248,7 @@ class PendingSamples(PendingQueues[PendingSample]):
         if not queue.items:
             queue.first_slot = slot
         if slot != queue.first_slot + len(queue.items):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"a sample waits as number {slot}, those before it begin at {queue.first_slot}"
             )
         self.put(client, sample)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.encoding.changelog_checks import UNDECODABLE, check_name
 from streamfl.pofmkl.client.client_record import ClientRecord
 from streamfl.pofmkl.client.client_registry import ClientRegistry
@@ -45,15 +45,15 @@ class ClientRestoring:
         }
 
     def restore(self, change: StateChange) -> None:
-        """Restore a change; PeerError if it is damaged, or of nothing that a client remembers."""
+        """Restore a change; BadRecord if it is damaged, or of nothing that a client remembers."""
         prefix = prefix_of(change.key)
         restore = self.restores.get(prefix)
         if restore is None:
-            raise PeerError("malformed", f"{change.key!r} is nothing that this client remembers")
+            raise BadRecord("malformed", f"{change.key!r} is nothing that this client remembers")
         try:
             restore(change.partition, change.key[len(prefix) :], change.value or b"")
         except UNDECODABLE as error:
-            raise PeerError("malformed", f"a client's state: {error}") from None
+            raise BadRecord("malformed", f"a client's state: {error}") from None
 
     def _restore_means(self, partition: int, name: bytes, value: bytes) -> None:
         self._means.restore(self._registry.known((partition, check_name(name))).key, value)
@@ -62,7 +62,7 @@ class ClientRestoring:
         key, record = (partition, check_name(name)), msgspec.msgpack.decode(value, type=ClientRecord)
         self._uploads.check_versions(record.learnt_on)
         if any(shard >= len(self._model.versions) for shard in record.awaited):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"a client waits for the shards {record.awaited} of {len(self._model.versions)}"
             )
         upload, record.upload = record.upload, None

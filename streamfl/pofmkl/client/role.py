@@ -32,9 +32,9 @@ import numpy as np
 
 from streamfl.contract.batch import Run, runs_of
 from streamfl.contract.role import (
+    BadRecord,
     Measurement,
     OperatorNotice,
-    PeerError,
     Received,
     Rejection,
     Send,
@@ -311,7 +311,7 @@ class PofmklClient:
                     known.hear_sample(client, written_at, now)
                     if message.label is not None:
                         known.hear_label(client, written_at, now)
-            except PeerError as error:
+            except BadRecord as error:
                 replies.append(Rejection(received, error))
 
     def _set_back(self, now: float) -> None:
@@ -385,6 +385,6 @@ def _counts(runs: Iterable[Run]) -> Counter[int]:
 
 def _check_class(label: float | None) -> None:
     if label not in (None, 0.0, 1.0):
-        raise PeerError(
+        raise BadRecord(
             "label", f"label {label}, 0 or 1 is expected with the logistic loss (after samples.label_range)"
         )

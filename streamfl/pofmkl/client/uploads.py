@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Measurement, PeerError, Send
+from streamfl.contract.role import BadRecord, Measurement, Send
 from streamfl.encoding.wire import VERSION, decode_array, encode_array, encoded_size
 from streamfl.pofmkl.client.bandwidth import Budgets
 from streamfl.pofmkl.client.catch_up import CatchUp
@@ -349,11 +349,11 @@ class Uploads:
         return [None if upload is None else upload.record for upload in uploads]
 
     def restore(self, client: Client, record: UploadRecord) -> None:
-        """Restore an open upload. PeerError if it does not fit this federation."""
+        """Restore an open upload. BadRecord if it does not fit this federation."""
         self.check_versions(record.versions)
         kernels = record.kernels
         if list(kernels) != sorted(set(kernels)) or not set(kernels) <= set(range(self._learner.kernels)):
-            raise PeerError(
+            raise BadRecord(
                 "kernel",
                 f"an upload of kernels {kernels[:5]} is remembered, there are {self._learner.kernels}",
             )
@@ -365,10 +365,10 @@ class Uploads:
         self._keep_open(Upload(client, record, step_rows=rows))
 
     def check_versions(self, versions: tuple[int, ...] | None) -> None:
-        """Raises PeerError for versions of a model with another number of shards."""
+        """Raises BadRecord for versions of a model with another number of shards."""
         shards = len(self._model.versions)
         if versions is not None and len(versions) != shards:
-            raise PeerError(
+            raise BadRecord(
                 "malformed",
                 f"versions {versions[:5]} of the model are remembered, federation.shards is {shards}",
             )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.records.fields import LARGEST_LABEL, LARGEST_NUMBER
 
@@ -33,32 +33,32 @@ LARGEST_WEIGHT = 1e6
 
 
 def check_label(label: float, logistic: bool) -> None:
-    """PeerError for a label that every reader of samples would refuse."""
+    """BadRecord for a label that every reader of samples would refuse."""
     check_within(label, -LARGEST_LABEL, LARGEST_LABEL, "a label")
     if logistic and label not in (0.0, 1.0):
-        raise PeerError(
+        raise BadRecord(
             "label", f"a label of {label:g} is remembered, 0 or 1 is expected with the logistic loss"
         )
 
 
 def check_inputs(inputs: NDArray[Any], dimension: int) -> None:
-    """PeerError for features that no client can have remembered.
+    """BadRecord for features that no client can have remembered.
 
     Their sum may be larger than a reader allows, since each may have been clipped to what came before it.
     """
     if inputs.shape != (dimension,):
-        raise PeerError("shape", f"a sample with {len(inputs)} features is remembered, not {dimension}")
+        raise BadRecord("shape", f"a sample with {len(inputs)} features is remembered, not {dimension}")
     check_within(inputs, -1.001 * LARGEST_NUMBER, 1.001 * LARGEST_NUMBER, "features")
 
 
 def check_snapshot(moments: Any, mixture: Any, ridge: float, logistic: bool) -> None:
-    """PeerError for a snapshot with malformed moments or mixture, or with moments and mixture of different
+    """BadRecord for a snapshot with malformed moments or mixture, or with moments and mixture of different
     journal entries."""
     entries = int(moments["entries"])
     counts = [int(moments[name]) for name in ("samples", "labels", "kept")]
     samples, labels = float(mixture["sums"][0]), float(mixture["sums"][1])
     if not 0 <= entries <= MOST or int(mixture["entries"]) != entries:
-        raise PeerError(
+        raise BadRecord(
             "malformed",
             f"of a client's moments and mixture one has {entries} entries, one {mixture['entries']}",
         )
@@ -67,7 +67,7 @@ def check_snapshot(moments: Any, mixture: Any, ridge: float, logistic: bool) -> 
         or samples != counts[0]
         or not max(counts[1:]) <= labels <= samples
     ):
-        raise PeerError(
+        raise BadRecord(
             "malformed",
             f"{counts} samples, labels and kept do not go with {entries} entries, {labels:g} labels",
         )
@@ -95,11 +95,11 @@ def check_snapshot(moments: Any, mixture: Any, ridge: float, logistic: bool) -> 
         not np.allclose(covariance, covariance.T, rtol=0, atol=1e-9)
         or np.linalg.eigvalsh(covariance)[0] < -1e-9
     ):
-        raise PeerError("malformed", "the covariance of the ridge is none")
+        raise BadRecord("malformed", "the covariance of the ridge is none")
 
 
 def check_entry(entry: Any, dimension: int, logistic: bool) -> None:
-    """PeerError for a malformed entry of the journal, or forecast that waits for its label. Checks the fields
+    """BadRecord for a malformed entry of the journal, or forecast that waits for its label. Checks the fields
     that it has."""
     names = entry.dtype.names or ()
     check_inputs(entry["inputs"], dimension)
@@ -119,7 +119,7 @@ def check_entry(entry: Any, dimension: int, logistic: bool) -> None:
 
 
 def check_kept(kept: NDArray[np.float32], width: int, label: int) -> None:
-    """PeerError for a malformed kept sample: ``width`` projected inputs, the labels before it, its own at
+    """BadRecord for a malformed kept sample: ``width`` projected inputs, the labels before it, its own at
     ``label``, its error."""
     check_within(kept[:width], -LARGEST_PROJECTION, LARGEST_PROJECTION, "a kept sample")
     _check_lags(kept[width:label])
@@ -128,19 +128,19 @@ def check_kept(kept: NDArray[np.float32], width: int, label: int) -> None:
 
 
 def _check_lags(lags: NDArray[Any]) -> None:
-    """PeerError for malformed labels before a sample. NaN stands for no label; a signalling NaN would warn
+    """BadRecord for malformed labels before a sample. NaN stands for no label; a signalling NaN would warn
     wherever it is used."""
     words = lags.astype(lags.dtype.newbyteorder("=")).view(f"u{lags.dtype.itemsize}")
     absent = np.isnan(lags)
     if (absent & (words & QUIET[lags.dtype.itemsize] == 0)).any():
-        raise PeerError("not_finite", "a label before a sample is a signalling NaN")
+        raise BadRecord("not_finite", "a label before a sample is a signalling NaN")
     check_within(lags[~absent], -LARGEST_LABEL, LARGEST_LABEL, "labels before a sample")
 
 
 def check_size(content: bytes, expected: int) -> None:
-    """PeerError if a part of a client's state has another length."""
+    """BadRecord if a part of a client's state has another length."""
     if len(content) != expected:
-        raise PeerError(
+        raise BadRecord(
             "shape",
             f"a part of a client's state has {len(content)} bytes, not {expected}: it is of other settings",
         )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.pofmkl.learning.changelog_checks import check_entry, check_size
 from streamfl.pofmkl.learning.views import LAGS
 
@@ -206,7 +206,7 @@ class ClientJournal:
         self._unread.setdefault(row, UnappliedState()).snapshot = content
 
     def restore_entry(self, row: int, key: bytes, value: bytes) -> bool:
-        """Take back an entry; False if the key is no entry's. PeerError if the value is malformed."""
+        """Take back an entry; False if the key is no entry's. BadRecord if the value is malformed."""
         kind, slot = key[:1], int.from_bytes(key[1:], "big")
         if kind not in self._layouts or slot >= SNAPSHOT_EVERY:
             return False
@@ -214,7 +214,7 @@ class ClientJournal:
         entry = np.frombuffer(value, self._layouts[kind])[0]
         check_entry(entry, self._dimension, self._logistic)
         if key != part_key(kind, int(entry["number"]) % SNAPSHOT_EVERY):
-            raise PeerError("malformed", f"entry {entry['number']} of a client's journal lies under {key!r}")
+            raise BadRecord("malformed", f"entry {entry['number']} of a client's journal lies under {key!r}")
         self._unread.setdefault(row, UnappliedState()).entries[key] = value
         return True
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.learning.own_models import OwnModel
 from streamfl.pofmkl.learning.changelog_checks import check_entry, check_size
@@ -298,7 +298,7 @@ class DefaultLearner:
 
     def restore(self, row: int, remembered: bytes) -> None:
         if remembered:
-            raise PeerError("malformed", "a client's state is of another preset")
+            raise BadRecord("malformed", "a client's state is of another preset")
 
     def restore_part(self, row: int, key: bytes, value: bytes) -> None:
         if key == SNAPSHOT:
@@ -306,7 +306,7 @@ class DefaultLearner:
         elif key == OWN_STEPS:
             self.own_steps.restore(row, value)
         elif not self._journal.restore_entry(row, key, value) and not self._local.restore(row, key, value):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"a client's state has a part {key!r} that this preset does not know"
             )
 

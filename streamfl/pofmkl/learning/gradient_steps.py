@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import decode_restored
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.learning import optimisers
@@ -57,11 +57,11 @@ class _GradientStep:
         name = key.partition(b"/")[0].decode(errors="replace")
         array = self._optimiser.arrays.get(name)
         if array is None:
-            raise PeerError("malformed", f"step state {key!r}: {type(self).__name__} has none of this name")
+            raise BadRecord("malformed", f"step state {key!r}: {type(self).__name__} has none of this name")
         remembered = decode_restored(value, _Remembered, f"step state {key!r}")
         kernels, row_length = array.shape
         if not 0 <= remembered.kernel < kernels or key != b"%s/%d" % (name.encode(), remembered.kernel):
-            raise PeerError(
+            raise BadRecord(
                 "malformed",
                 f"step state {key!r} is of kernel {remembered.kernel}, there are 0 to {kernels - 1}",
             )

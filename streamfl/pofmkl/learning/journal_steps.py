@@ -72,7 +72,7 @@ class JournalSteps:
             self.snapshot(row, self._scales.content(row))
 
     def restore_snapshot(self, row: int, content: bytes) -> None:
-        """Take a stored snapshot, which :meth:`put_together` loads; PeerError if it is damaged."""
+        """Take a stored snapshot, which :meth:`put_together` loads; BadRecord if it is damaged."""
         check_size(content, self.snapshot_bytes)
         check_snapshot(*self._of_snapshot(content), RIDGE, self._logistic)
         self._journal.restore_snapshot(row, content)

@@ -143,7 +143,7 @@ class Learner(Protocol):
         """Bytes of one forecast, as :meth:`PendingPredictions.encoded` gives it."""
 
     def check_forecast(self, content: bytes) -> None:
-        """Raises PeerError if a stored forecast is from another learner, or damaged."""
+        """Raises BadRecord if a stored forecast is from another learner, or damaged."""
 
     @property
     def record_bytes(self) -> int:
@@ -160,10 +160,10 @@ class Learner(Protocol):
         """Keys and values of the client's state outside its record that have changed since the last call."""
 
     def restore(self, row: int, remembered: bytes) -> None:
-        """Restore what ``remember`` gave; PeerError if it is from another learner."""
+        """Restore what ``remember`` gave; BadRecord if it is from another learner."""
 
     def restore_part(self, row: int, key: bytes, value: bytes) -> None:
-        """Restore a part from ``parts``, before or after the record; PeerError as above."""
+        """Restore a part from ``parts``, before or after the record; BadRecord as above."""
 
     def part_keys(self, row: int) -> Iterable[bytes]:
         """Every key that ``parts`` may have used for this client."""

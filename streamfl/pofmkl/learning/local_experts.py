@@ -229,7 +229,7 @@ class LocalExperts:
         yield from self._own_keys
 
     def restore(self, row: int, key: bytes, value: bytes) -> bool:
-        """Restore a slot or a model; False if the key belongs to neither. PeerError if the value is
+        """Restore a slot or a model; False if the key belongs to neither. BadRecord if the value is
         malformed."""
         if key in self._own_keys:
             remembered = decode_remembered(value)

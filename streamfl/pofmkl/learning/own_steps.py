@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.pofmkl.learning.changelog_checks import LARGEST_OWN_STEP
@@ -126,7 +126,7 @@ class OwnSteps:
         return rows.reshape(len(samples), *self._shape)
 
     def restore(self, row: int, content: bytes) -> None:
-        """Restore a client's steps. PeerError if they are malformed, too long, or there is no room."""
+        """Restore a client's steps. BadRecord if they are malformed, too long, or there is no room."""
         if not content:
             self._steps.pop(row, None)
             return
@@ -138,5 +138,5 @@ class OwnSteps:
             "the length of a client's own steps",
         )
         if len(self._steps) >= self._most and row not in self._steps:
-            raise PeerError("too_large", f"{len(self._steps)} clients take steps of their own already")
+            raise BadRecord("too_large", f"{len(self._steps)} clients take steps of their own already")
         self._steps[row] = np.array(steps)

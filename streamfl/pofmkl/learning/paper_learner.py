@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.kernels import LOGISTIC, FeatureMap, Loss
@@ -173,7 +173,7 @@ class PaperLearner:
     def check_forecast(self, content: bytes) -> None:
         if len(content) != self._forecast_type.itemsize:
             expected = self._forecast_type.itemsize
-            raise PeerError("shape", f"what is kept of a sample has {len(content)} bytes, not {expected}")
+            raise BadRecord("shape", f"what is kept of a sample has {len(content)} bytes, not {expected}")
         forecast = np.frombuffer(content, self._forecast_type)[0]
         check_inputs(forecast["inputs"], self.dimension)
         for name in ("score", "kernel_predictions"):
@@ -199,7 +199,7 @@ class PaperLearner:
         )
         samples, labels = numbers[-4], numbers[-3]
         if not 0 <= labels <= samples <= 2**53 or samples % 1 or labels % 1:
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"{samples:g} samples and {labels:g} labels of a client are remembered"
             )
         check_within(numbers[: self.kernels], -LARGEST_SUM, LARGEST_SUM, "weights of kernels")
@@ -208,7 +208,7 @@ class PaperLearner:
         self._personal.numbers[row] = numbers
 
     def restore_part(self, row: int, key: bytes, value: bytes) -> None:
-        raise PeerError(
+        raise BadRecord(
             "malformed", "a client's state has parts that preset paper does not know: it is of another preset"
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_within, decode_restored
 from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.pofmkl.learning.step_rows import LARGEST_TARGET_NORM, samples_of
@@ -186,7 +186,7 @@ class RecursiveLeastSquares:
             if not (one_block and 0 <= slot.kernel < len(self._counts)) or key != self._slot_key(
                 slot.kernel, slot.number
             ):
-                raise PeerError(
+                raise BadRecord(
                     "malformed",
                     f"step state {key!r}: kernel {slot.kernel}, rows {slot.first} to {slot.number}",
                 )
@@ -198,16 +198,16 @@ class RecursiveLeastSquares:
             kernel = snapshot.kernel
             whole_blocks = snapshot.rows >= 1 and snapshot.rows % self._slots == 0
             if not (0 <= kernel < len(self._counts) and whole_blocks) or key != b"snapshot/%d" % kernel:
-                raise PeerError(
+                raise BadRecord(
                     "malformed", f"step state {key!r}: kernel {kernel} after {snapshot.rows} rows"
                 )
             self._inverses[kernel] = self._restored_inverse(snapshot.triangle)
             self._counts[kernel] = snapshot.rows
         else:
-            raise PeerError("malformed", f"step state {key!r} is neither a slot nor a snapshot")
+            raise BadRecord("malformed", f"step state {key!r} is neither a slot nor a snapshot")
 
     def _restored_inverse(self, triangle: bytes) -> NDArray[Any]:
-        """P from its upper triangle; PeerError if it is no covariance, or larger than I / ridge."""
+        """P from its upper triangle; BadRecord if it is no covariance, or larger than I / ridge."""
         numbers = decode_array(triangle, self._dtype, self._triangle[0].shape, "snapshot")
         check_within(numbers, -1.001 * self._prior, 1.001 * self._prior, "snapshot")
         inverse = np.empty((self._row_length, self._row_length), self._dtype)
@@ -216,7 +216,7 @@ class RecursiveLeastSquares:
         try:
             np.linalg.cholesky(inverse.astype(np.float64))
         except np.linalg.LinAlgError:
-            raise PeerError("malformed", "a snapshot of the step is no covariance") from None
+            raise BadRecord("malformed", "a snapshot of the step is no covariance") from None
         return inverse
 
     def _slot_key(self, kernel: int, number: int) -> bytes:

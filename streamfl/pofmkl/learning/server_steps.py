@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 
 __all__ = ["AveragedStep", "ServerStep"]
 
@@ -58,7 +58,7 @@ class ServerStep(Protocol):
         """Keys and values that changed since the last call, in their order; None deletes the key."""
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Restore what ``changed_state`` gave, in any order of the keys; PeerError if it is malformed."""
+        """Restore what ``changed_state`` gave, in any order of the keys; BadRecord if it is malformed."""
 
 
 class AveragedStep:
@@ -109,4 +109,4 @@ class AveragedStep:
         return ()
 
     def restore(self, key: bytes, value: bytes) -> None:
-        raise PeerError("malformed", f"step state {key!r}: the averaged step has none")
+        raise BadRecord("malformed", f"step state {key!r}: the averaged step has none")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.roles.received_numbers import NumberRange, note, was_heard
@@ -97,7 +97,7 @@ class ShardMembers:
         self._full_until = {}
 
     def make_room(self, newcomer: str, at: float, teaches: bool) -> str | None:
-        """The client to forget for the newcomer; None: there is a free seat. PeerError if no seat can be
+        """The client to forget for the newcomer; None: there is a free seat. BadRecord if no seat can be
         freed.
 
         A newcomer that sends kernels takes the seat of a client that never did.
@@ -116,8 +116,8 @@ class ShardMembers:
             raise self._too_many(newcomer)
         return longest
 
-    def _too_many(self, newcomer: str) -> PeerError:
-        return PeerError(
+    def _too_many(self, newcomer: str) -> BadRecord:
+        return BadRecord(
             "too_many_clients",
             f"{newcomer!r} would be client {self.limit + 1}: raise federation.clients, or wait until one has "
             f"been idle for federation.client_expiry_seconds = {self.expiry:g}",

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.encoding.wire import VERSION, Count, decode_array, encode_array
 from streamfl.pofmkl.learning.section import LearningSection
 from streamfl.pofmkl.messages import (
@@ -125,11 +125,11 @@ class Publication:
     # ---- restore
 
     def restore_book(self, _: bytes, value: bytes) -> None:
-        """PeerError if it was made with other settings."""
+        """BadRecord if it was made with other settings."""
         book = msgspec.msgpack.decode(value, type=_Book)
         self.check_fingerprint(book.fingerprint)
         if len(book.digests) != DIGEST_BYTES * len(self._kernels):
-            raise PeerError(
+            raise BadRecord(
                 "shape",
                 f"the book has {len(book.digests)} bytes of digests, for {len(self._kernels)} kernels",
             )
@@ -142,7 +142,7 @@ class Publication:
         self._copies[int(kernel)] = self._row(value)
 
     def restore_topic(self, key: bytes, value: bytes) -> None:
-        """Note a record of the model topic; PeerError if it does not belong to this shard.
+        """Note a record of the model topic; BadRecord if it does not belong to this shard.
 
         Called with all records in their order. The last one of a key counts, unless the book differs.
         """
@@ -157,7 +157,7 @@ class Publication:
             return
         message = KERNEL_PARAMETERS.decode(value)
         if message.kernel not in self._kernels or key != kernel_key(message.kernel):
-            raise PeerError(
+            raise BadRecord(
                 "kernel", f"kernel {message.kernel} does not belong to the key {key!r} of this shard"
             )
         row = self._found[message.kernel] = self._row(message.parameters)
@@ -170,9 +170,9 @@ class Publication:
         self._spoilt.add(key)
 
     def check_fingerprint(self, fingerprint: int) -> None:
-        """Raises PeerError if the fingerprint belongs to another federation or other settings."""
+        """Raises BadRecord if the fingerprint belongs to another federation or other settings."""
         if fingerprint not in self._fingerprints:
-            raise PeerError(
+            raise BadRecord(
                 "configuration",
                 "another federation name, seed, federation.features (names or their order), preset, loss, "
                 "kernel dictionary (an uplink.kernels_per_upload of 1 or 2 has its own), features_per_kernel "

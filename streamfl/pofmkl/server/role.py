@@ -10,9 +10,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from streamfl.contract.role import (
+    BadRecord,
     Measurement,
     OperatorNotice,
-    PeerError,
     Received,
     Rejection,
     Send,
@@ -128,7 +128,7 @@ class PofmklServer:
         try:
             shard.restore(key, value)
         except UNDECODABLE as error:
-            raise PeerError("malformed", f"server state {key!r}: {error}") from None
+            raise BadRecord("malformed", f"server state {key!r}: {error}") from None
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         """A tick closes the rounds that have timed out.

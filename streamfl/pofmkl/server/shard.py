@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamfl.contract.role import ConfigurationError, PeerError, Received, Rejection, StateChange
+from streamfl.contract.role import BadRecord, ConfigurationError, Received, Rejection, StateChange
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, UPDATE, Update
 from streamfl.pofmkl.server.given import ServerGiven
@@ -98,7 +98,7 @@ class Shard:
             try:
                 self._check(received, now)
                 sound.append(received)
-            except PeerError as error:
+            except BadRecord as error:
                 rejections.append(Rejection(received, error))
         steps = self.model.steps_of([received.message for received in sound])
         largest_norm = self.model.step.largest_norm
@@ -113,28 +113,28 @@ class Shard:
             rows = slice(row, row := row + len(update.kernels))
             try:
                 if not (all_sound or bounded[rows].all()):
-                    raise PeerError(
+                    raise BadRecord(
                         "not_finite", f"a step holds a NaN, an infinity or a number above {LARGEST_STEP:g}"
                     )
                 if not (all_sound or short[rows].all()):
-                    raise PeerError(
+                    raise BadRecord(
                         "too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?"
                     )
                 # The clock that wrote the record's time may be ahead.
                 if self._hear(update, time_written_by(now, received.record.timestamp), now):
                     applied.append(update)
-            except PeerError as error:
+            except BadRecord as error:
                 rejections.append(Rejection(received, error))
         if applied:
             self.model.apply(applied)
 
     def _check(self, received: Received, now: float) -> None:
-        """Raises PeerError for an update that no client of this federation writes, whatever its earlier
+        """Raises BadRecord for an update that no client of this federation writes, whatever its earlier
         updates."""
         update: Update = received.message
         model = self.model
         if received.record.key != update.client.encode():
-            raise PeerError(
+            raise BadRecord(
                 "forged", f"update of client {update.client!r} under the key {received.record.key!r}"
             )
         model.check_fingerprint(update.fingerprint)
@@ -142,17 +142,17 @@ class Shard:
         self._check_kernels(update)
 
     def _check_kernels(self, update: Update) -> None:
-        """Raises PeerError for kernels that this shard does not have, and for steps that do not fit them."""
+        """Raises BadRecord for kernels that this shard does not have, and for steps that do not fit them."""
         model, kernels = self.model, update.kernels
         if not model.kernels.issuperset(kernels) or (
             len(kernels) > 1 and list(kernels) != sorted(set(kernels))
         ):
-            raise PeerError(
+            raise BadRecord(
                 "kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {self._number}"
             )
         expected = len(kernels) * self._row_bytes
         if len(update.steps) != expected:
-            raise PeerError(
+            raise BadRecord(
                 "shape",
                 f"steps of {len(kernels)} kernels have {len(update.steps)} bytes, expected {expected}",
             )
@@ -163,7 +163,7 @@ class Shard:
         lockstep, model, members, problems = self._lockstep, self.model, self.members, self._problems
         # Refusals come first: the time of a refused message must not close a round.
         if update.dimension != self.round.dimension:
-            raise PeerError(
+            raise BadRecord(
                 "configuration",
                 f"made from samples of {update.dimension} features; the federation's have "
                 f"{self.round.dimension}",
@@ -215,7 +215,7 @@ class Shard:
         return False
 
     def _hear_of_unknown_version(self, update: Update) -> None:
-        """Handle an update on a version that was never published. PeerError if its steps depend on that
+        """Handle an update on a version that was never published. BadRecord if its steps depend on that
         version."""
         lockstep, model = self._lockstep, self.model
         model.publish_anew(update)
@@ -224,7 +224,7 @@ class Shard:
             # stay at one version.
             self.round.mislead()
         if lockstep or model.step.largest_norm is None:
-            raise PeerError(
+            raise BadRecord(
                 "unknown_version",
                 f"the update names version {update.model_version}, which was never published: "
                 f"{model.version} was",
@@ -314,10 +314,10 @@ class Shard:
         self.round.pending[name.decode()] = update
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Restore a value of the server's changelog; PeerError if its key is unknown."""
+        """Restore a value of the server's changelog; BadRecord if its key is unknown."""
         self.model.was_remembered()
         prefix = prefix_of(key)
         restore = self._restores.get(prefix)
         if restore is None:
-            raise PeerError("malformed", f"server state {key!r} is not known to this release")
+            raise BadRecord("malformed", f"server state {key!r} is not known to this release")
         restore(key[len(prefix) :], value)

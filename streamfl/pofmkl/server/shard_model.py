@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.pofmkl.client.model import LARGEST_PARAMETERS
 from streamfl.pofmkl.config import PofmklSettings
@@ -142,10 +142,10 @@ class ShardModel:
         )
 
     def check_fingerprint(self, fingerprint: int) -> None:
-        """Raises PeerError if an update was made with other settings."""
+        """Raises BadRecord if an update was made with other settings."""
         if fingerprint != self._fingerprint:
             self._publication.check_fingerprint(fingerprint)
-            raise PeerError(
+            raise BadRecord(
                 "configuration",
                 "made without federation.features, or with others: use the server's in the client's "
                 "[federation]",
@@ -201,7 +201,7 @@ class ShardModel:
         """Restore a record of the model topic, into which others may have written."""
         try:
             self._publication.restore_topic(key, value)
-        except PeerError:
+        except BadRecord:
             # The first releases stored nothing to repair the topic from.
             if self._remembered and not self._publication.has_a_book:
                 raise

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import DataError, PeerError, Record
+from streamfl.contract.role import BadRecord, DataError, Record
 from streamfl.pofmkl.tools.sites import Sites
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.samples import SampleReader, SamplesSection
@@ -62,13 +62,13 @@ def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSour
     numbers = np.zeros((table.rows, reader.dimension))
     accepted = np.zeros(table.rows, dtype=bool)
     refused: Counter[str] = Counter()
-    example: PeerError | None = None
+    example: BadRecord | None = None
     for number, values in enumerate(rows):
         try:
             numbers[number] = reader.decode(
                 Record("table", 0, 0, b"row", encode(placed(names, values)))
             ).features
-        except PeerError as error:
+        except BadRecord as error:
             refused[error.reason] += 1
             example = example or error
             continue

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 import numpy as np
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.identity import SEAL_BYTES
 from streamfl.pofmkl.client.bandwidth import UpdateCost
 from streamfl.pofmkl.client.catch_up import LABELS_A_GRANT
@@ -20,7 +20,7 @@ from streamfl.pofmkl.messages import KernelParameters, PublishedSettings, Signed
 from streamfl.runtime.bus import Bus
 from streamfl.simulation.system_tools import Standing
 
-__all__ = ["client_standing", "updates_of"]
+__all__ = ["client_standing", "updates_of", "without_a_model"]
 
 # After the last version of a shard there may be the server's settings, and parameters of a version that is
 # being written.
@@ -37,11 +37,19 @@ def client_standing(
     topics alone."""
     waiting = 0 if role is None else sum(role.waiting.values())
     found = [_backlog(settings, unread, waiting, _clients(settings, role)), *_model(settings, bus, role)]
-    if role is not None and (predictions := sum(one.samples for one in role.snapshot().values())):
-        early = sum(one.on_version_zero for one in role.snapshot().values())
-        share = f"{early:,} of {predictions:,} ({early / predictions:.0%})"
-        found.append(Standing("predictions on version 0", f"{share} were made before there was a model"))
-    return found
+    return found if role is None else [*found, *without_a_model(role)]
+
+
+def without_a_model(role: PofmklClient) -> Iterator[Standing]:
+    """How many of the predictions were made before there was a model, as far as the state tells."""
+    clients = role.snapshot().values()
+    if not (predictions := sum(one.samples for one in clients)):
+        return
+    early = sum(one.on_version_zero for one in clients)
+    told = f"{early:,} of {predictions:,} ({early / predictions:.0%}) were made before there was a model"
+    if not early:
+        told = f"none of {predictions:,} is known of; release 0.1 did not count them"
+    yield Standing("predictions on version 0", told)
 
 
 def _clients(settings: PofmklSettings, role: PofmklClient | None) -> int:
@@ -151,7 +159,7 @@ def _versions(bus: Bus, topic: str, partitions: int) -> tuple[dict[int, int], fl
     for record in bus.peek(topic, range(partitions), LAST_RECORDS):
         try:
             message = decode_model_record(record)
-        except PeerError:
+        except BadRecord:
             continue
         if not isinstance(message, KernelParameters | PublishedSettings):
             marker = message.marker if isinstance(message, SignedVersion) else message

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.bignum import from_bytes, gcd, product, to_bytes
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 
@@ -18,7 +18,7 @@ def encode_ciphertexts(key: PaillierPublicKey, ciphertexts: Sequence[int]) -> by
 
 
 def decode_ciphertexts(key: PaillierPublicKey, content: bytes, count: int) -> list[int]:
-    """The ciphertexts in ``content``. PeerError if one of them cannot come from an honest member:
+    """The ciphertexts in ``content``. BadRecord if one of them cannot come from an honest member:
 
     - shape: not as many bytes as ``count`` ciphertexts have;
     - ciphertext_range: not 1 < c < n^2;
@@ -31,17 +31,17 @@ def decode_ciphertexts(key: PaillierPublicKey, content: bytes, count: int) -> li
     """
     size = key.ciphertext_bytes
     if len(content) != count * size:
-        raise PeerError("shape", f"{len(content)} bytes of ciphertexts, {count} have {count * size}")
+        raise BadRecord("shape", f"{len(content)} bytes of ciphertexts, {count} have {count * size}")
     ciphertexts = [from_bytes(content[start : start + size]) for start in range(0, len(content), size)]
     if not all(1 < ciphertext < key.n_squared for ciphertext in ciphertexts):
-        raise PeerError("ciphertext_range", "a ciphertext is not between 1 and n^2")
+        raise BadRecord("ciphertext_range", "a ciphertext is not between 1 and n^2")
     if len(set(ciphertexts)) < count:
-        raise PeerError("ciphertext_repeated", "a ciphertext is there twice")
+        raise BadRecord("ciphertext_repeated", "a ciphertext is there twice")
     remainders = [ciphertext % key.n for ciphertext in ciphertexts]
     # One gcd of the product instead of one for each: a product is coprime to n if and only if all its factors
     # are.
     if gcd(product(remainders, key.n), key.n) != 1:
-        raise PeerError("ciphertext_factor", "a ciphertext is not coprime to n")
+        raise BadRecord("ciphertext_factor", "a ciphertext is not coprime to n")
     if any(remainder in (1, key.n - 1) for remainder in remainders):
-        raise PeerError("ciphertext_bare", "a ciphertext is not blinded")
+        raise BadRecord("ciphertext_bare", "a ciphertext is not blinded")
     return ciphertexts

@@ -10,7 +10,7 @@ from __future__ import annotations
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.identity.keys import derive
 
 __all__ = ["OVERHEAD", "EncryptedLink"]
@@ -53,16 +53,16 @@ class EncryptedLink:
         return self._cipher.encrypt(payload, [self._federation, topic.encode(), place])
 
     def open(self, envelope: bytes, topic: str, place: bytes) -> bytes:
-        """The payload. PeerError with reason envelope if nobody with the secret sealed it for this topic and
+        """The payload. BadRecord with reason envelope if nobody with the secret sealed it for this topic and
         place.
 
         topic, place: as for :meth:`seal`, as the receiver knows them.
         """
         if len(envelope) <= OVERHEAD:
-            raise PeerError("envelope", f"{len(envelope)} bytes are no envelope")
+            raise BadRecord("envelope", f"{len(envelope)} bytes are no envelope")
         try:
             return self._cipher.decrypt(envelope, [self._federation, topic.encode(), place])
         except InvalidTag:
-            raise PeerError(
+            raise BadRecord(
                 "envelope", "not sealed with the link's secret, or for another topic or round"
             ) from None

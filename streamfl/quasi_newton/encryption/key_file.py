@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from streamfl.configuration.secrets import read_private
-from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.quasi_newton.encryption.bignum import long
 from streamfl.quasi_newton.encryption.keys import (
     LARGEST_BITS,
@@ -93,7 +93,7 @@ def add_key(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.u
     key = generate_key(bits, entropy)
     try:
         key.public.check(bits, [old.public for old in keys])
-    except PeerError as error:
+    except BadRecord as error:
         raise ConfigurationError(f"{path}: the new key is not kept: {error.text}") from None
     _replace(path, [key, *keys])
     return key
@@ -134,7 +134,7 @@ def read_key_file(path: Path) -> tuple[PaillierPrivateKey, ...]:
             raise ConfigurationError(
                 f"{path}, key {number}: its primes are none; the file is damaged"
             ) from None
-        except PeerError as error:
+        except BadRecord as error:
             raise ConfigurationError(f"{path}, key {number}: {error.text}") from None
         if key.public.fingerprint != stored.fingerprint:
             raise ConfigurationError(

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.bignum import (
     from_bytes,
     gcd,
@@ -87,7 +87,7 @@ class PaillierPublicKey:
     def from_bytes(
         cls, content: bytes, bits: int, fingerprint: str, older: Iterable[PaillierPublicKey] = ()
     ) -> PaillierPublicKey:
-        """The key that a peer sent. PeerError with reason unpinned_key or weak_key.
+        """The key that a peer sent. BadRecord with reason unpinned_key or weak_key.
 
         content: as :meth:`to_bytes` encodes it.
         bits: length that the key must have.
@@ -95,41 +95,41 @@ class PaillierPublicKey:
         older: keys that were used before. A factor in common would break both.
         """
         if len(content) != bits // 8:
-            raise PeerError("weak_key", f"{len(content)} bytes of a key, {bits} bits are {bits // 8}")
+            raise BadRecord("weak_key", f"{len(content)} bytes of a key, {bits} bits are {bits // 8}")
         # Checked first, because a modulus that is not pinned is not worth the prime tests.
         if hashlib.sha256(content).hexdigest() != fingerprint:
-            raise PeerError("unpinned_key", f"not the key with fingerprint {fingerprint}")
+            raise BadRecord("unpinned_key", f"not the key with fingerprint {fingerprint}")
         key = cls(from_bytes(content))
         key.check(bits, older)
         return key
 
     def check(self, bits: int, older: Iterable[PaillierPublicKey] = ()) -> None:
-        """PeerError with reason weak_key if :func:`generate_key` cannot have made n.
+        """BadRecord with reason weak_key if :func:`generate_key` cannot have made n.
 
         bits, older: as for :meth:`from_bytes`.
         """
         n = long(self.n)
         if not SMALLEST_BITS <= bits <= LARGEST_BITS or bits % STEP_BITS:
-            raise PeerError(
+            raise BadRecord(
                 "weak_key",
                 f"{bits} bits: keys have {SMALLEST_BITS} to {LARGEST_BITS}, a multiple of {STEP_BITS}",
             )
         if n < 0 or n.bit_length() != bits:
-            raise PeerError("weak_key", f"{n.bit_length()} bits, expected {bits}")
+            raise BadRecord("weak_key", f"{n.bit_length()} bits, expected {bits}")
         if n % 4 != 1:
             # n is odd, and the product of two primes that are 3 modulo 4 is 1 modulo 4.
-            raise PeerError("weak_key", f"n is {n % 4} modulo 4: p and q are not both 3 modulo 4")
+            raise BadRecord("weak_key", f"n is {n % 4} modulo 4: p and q are not both 3 modulo 4")
         if gcd(n, _small_primes()) != 1:
-            raise PeerError("weak_key", f"n has a factor below {LARGEST_SMALL_FACTOR}")
+            raise BadRecord("weak_key", f"n has a factor below {LARGEST_SMALL_FACTOR}")
         if is_prime(n):
-            raise PeerError("weak_key", "n is a prime: anybody could decrypt")
+            raise BadRecord("weak_key", "n is a prime: anybody could decrypt")
         if is_power(n):
-            raise PeerError("weak_key", "n is a power: anybody could decrypt")
+            raise BadRecord("weak_key", "n is a power: anybody could decrypt")
         if _close_factors(n):
-            raise PeerError("weak_key", "n has two factors that are nearly equal: anybody could decrypt")
+            raise BadRecord("weak_key", "n has two factors that are nearly equal: anybody could decrypt")
         for key in older:
             if gcd(n, key.n) not in (1, n):
-                raise PeerError(
+                raise BadRecord(
                     "weak_key",
                     f"n has a factor in common with the key {key.fingerprint}: anybody could decrypt both",
                 )

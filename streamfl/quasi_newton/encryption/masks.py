@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.bignum import long
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 from streamfl.quasi_newton.encryption.products import add_plain
@@ -45,13 +45,13 @@ class Masks:
     def unmask(self, plaintexts: Sequence[int], place: RandomnessContext, digest: bytes) -> list[int]:
         """v of each v + r that the coordinator decrypted, in 0 .. n - 1.
 
-        PeerError with reason out_of_bounds for a plaintext that is not below n.
+        BadRecord with reason out_of_bounds for a plaintext that is not below n.
 
         place, digest: of the vector that was masked.
         """
         n = self._key.n
         if any(not 0 <= plaintext < n for plaintext in plaintexts):
-            raise PeerError("out_of_bounds", "a plaintext is not below n")
+            raise BadRecord("out_of_bounds", "a plaintext is not below n")
         drawn = self._drawn(place, digest, len(plaintexts))
         return [(long(plaintext) - mask) % n for plaintext, mask in zip(plaintexts, drawn, strict=True)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.bignum import long, power
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
@@ -68,13 +68,13 @@ class Packing:
         return packed
 
     def unpack(self, plaintexts: Sequence[int], count: int) -> list[int]:
-        """The numbers of packed plaintexts. PeerError with reason out_of_bounds if they cannot be numbers of
+        """The numbers of packed plaintexts. BadRecord with reason out_of_bounds if they cannot be numbers of
         the kind.
 
         plaintexts: in 0 .. n - 1, as many as ``count`` numbers take.
         """
         if len(plaintexts) != self.plaintexts(count):
-            raise PeerError(
+            raise BadRecord(
                 "shape", f"{len(plaintexts)} plaintexts, {count} numbers take {self.plaintexts(count)}"
             )
         half, mask = 1 << (self.width - 1), (1 << self.width) - 1
@@ -82,17 +82,17 @@ class Packing:
         for plaintext in plaintexts:
             rest = int(plaintext)
             if not 0 <= rest < self._key.n:
-                raise PeerError("out_of_bounds", "a plaintext is not below n")
+                raise BadRecord("out_of_bounds", "a plaintext is not below n")
             if rest > self._key.n // 2:
                 rest -= int(self._key.n)
             for _ in range(min(self.slots, count - len(numbers))):
                 number = ((rest + half) & mask) - half
                 rest = (rest - number) >> self.width
                 if abs(number) > self._kind.largest:
-                    raise PeerError(
+                    raise BadRecord(
                         "out_of_bounds", f"a slot of {self.width} bits holds more than {self._kind.largest}"
                     )
                 numbers.append(number)
             if rest:
-                raise PeerError("out_of_bounds", "something is left above the slots")
+                raise BadRecord("out_of_bounds", "something is left above the slots")
         return numbers

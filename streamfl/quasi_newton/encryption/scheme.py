@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.bignum import from_bytes
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.encryption.encryptor import Encryptor
@@ -38,7 +38,7 @@ class Scheme(Protocol):
         """Bytes of a ciphertext, or of the number in its place."""
 
     def check(self, content: bytes, count: int, kind: FixedPoint) -> None:
-        """PeerError if ``content`` is no vector of ``count`` units that an honest member could have sent."""
+        """BadRecord if ``content`` is no vector of ``count`` units that an honest member could have sent."""
 
     def units(self, count: int, kind: FixedPoint) -> int:
         """How many units ``count`` packed numbers take."""
@@ -68,7 +68,7 @@ class Scheme(Protocol):
     def opened(
         self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes
     ) -> list[int]:
-        """The numbers of a vector that the coordinator decrypted. PeerError if they cannot be such numbers.
+        """The numbers of a vector that the coordinator decrypted. BadRecord if they cannot be such numbers.
 
         digest: from :meth:`mask`; empty without a mask.
         """
@@ -132,7 +132,7 @@ class Paillier:
     ) -> list[int]:
         packing, size = Packing(self._key, kind), self._key.bits // 8
         if len(residues) != (expected := packing.plaintexts(count) * size):
-            raise PeerError("shape", f"{len(residues)} bytes of plaintexts, {count} numbers have {expected}")
+            raise BadRecord("shape", f"{len(residues)} bytes of plaintexts, {count} numbers have {expected}")
         plaintexts = [int.from_bytes(residues[at : at + size], "big") for at in range(0, len(residues), size)]
         if digest:
             plaintexts = self._masks.unmask(plaintexts, place, digest)
@@ -152,9 +152,9 @@ class Plain:
 
     def check(self, content: bytes, count: int, kind: FixedPoint) -> None:
         if len(content) != count * NUMBER_BYTES:
-            raise PeerError("shape", f"{len(content)} bytes of numbers, {count} have {count * NUMBER_BYTES}")
+            raise BadRecord("shape", f"{len(content)} bytes of numbers, {count} have {count * NUMBER_BYTES}")
         if any(abs(number) > kind.largest for number in to_numbers(content)):
-            raise PeerError("out_of_bounds", f"a number is beyond {kind.largest}")
+            raise BadRecord("out_of_bounds", f"a number is beyond {kind.largest}")
 
     def units(self, count: int, kind: FixedPoint) -> int:
         return count

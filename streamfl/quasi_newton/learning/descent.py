@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.learning.curvature import is_usable, two_loop
 from streamfl.quasi_newton.learning.taylor import loss_bounds, loss_from_products
 
@@ -155,7 +155,7 @@ class Descent:
         return len(self._pairs) // 2
 
     def check_step(self, products: Floats, outputs: float) -> None:
-        """PeerError if no vectors have such inner products (Cauchy, Schwarz), or no outputs within the bound
+        """BadRecord if no vectors have such inner products (Cauchy, Schwarz), or no outputs within the bound
         have such a loss.
 
         products: inner products of g with the basis, then the argument of :func:`loss_from_products`: (2
@@ -164,7 +164,7 @@ class Descent:
         least, most = loss_bounds(outputs)
         _check_products(products[:-2], np.diag(self._pairs), float(products[-2]))
         if not least - SLACK <= loss_from_products(float(products[-1])) <= most + SLACK:
-            raise PeerError("out_of_bounds", f"no outputs up to {outputs:g} have such a loss")
+            raise BadRecord("out_of_bounds", f"no outputs up to {outputs:g} have such a loss")
 
     def check_pair(self, products: Floats, outputs: float) -> None:
         """The same check for a new pair, which has no loss. products: the two arguments of :meth:`offer`,
@@ -258,8 +258,8 @@ class Descent:
 
 
 def _check_products(products: Floats, squares: Floats, square: float) -> None:
-    """PeerError if a vector of squared length ``square`` cannot have these products with vectors of
+    """BadRecord if a vector of squared length ``square`` cannot have these products with vectors of
     ``squares``: (vectors,)."""
     most = (np.maximum(squares, 0.0) + ROUNDED) * (max(square, 0.0) + ROUNDED) * (1 + 1e-6)
     if square < -ROUNDED or bool(np.any(np.square(products) > most)):
-        raise PeerError("out_of_bounds", "no vectors have such inner products")
+        raise BadRecord("out_of_bounds", "no vectors have such inner products")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_number
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.quasi_newton.config import MOST_COLUMNS
@@ -73,7 +73,7 @@ class Iterates:
             or vectors.shape[1] != columns
             or any(pair.shape != (2, columns) for pair in pairs)
         ):
-            raise PeerError("malformed", f"the weights in state are not of {columns} columns")
+            raise BadRecord("malformed", f"the weights in state are not of {columns} columns")
         self._own = self._of(inputs, muted, vectors[0], batch)
         self._own.restore(vectors, np.array(pairs).reshape(-1, 2, columns), iterations, in_epoch)
 
@@ -115,5 +115,5 @@ class Iterates:
 def _array(content: bytes, rows: int) -> Floats:
     columns = len(content) // (8 * rows)
     if columns > MOST_COLUMNS + 1:
-        raise PeerError("malformed", f"{columns} columns in state")
+        raise BadRecord("malformed", f"{columns} columns in state")
     return decode_array(content, np.float64, (rows, columns), "vectors")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.learning.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.learning.descent import DescentSettings
@@ -187,14 +187,14 @@ def column_sums(inputs: NDArray[Any], numbers: NDArray[Any], kind: FixedPoint) -
 def check_sums(
     sums: Sequence[int], inputs: NDArray[Any], own: NDArray[Any], reach: int, kind: FixedPoint
 ) -> None:
-    """PeerError if no n within ``reach`` of the own numbers gives X'n. It checks |X'n - X'own| <= |X|'1
+    """BadRecord if no n within ``reach`` of the own numbers gives X'n. It checks |X'n - X'own| <= |X|'1
     reach.
 
     sums: X'n, (columns,). inputs: X as whole numbers, (rows, columns). own: (rows,). kind: of the sums.
     """
     parts, sizes = column_sums(inputs, own, kind).tolist(), np.abs(inputs).sum(axis=0).tolist()
     if any(abs(number - part) > size * reach for number, part, size in zip(sums, parts, sizes, strict=True)):
-        raise PeerError("out_of_bounds", "a sum is beyond what all rows at the public bounds add up to")
+        raise BadRecord("out_of_bounds", "a sum is beyond what all rows at the public bounds add up to")
 
 
 def rounded(kind: FixedPoint, inputs: Floats) -> tuple[NDArray[Any], Floats]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.members.background_tasks import Aligning, read_alignment, request
 from streamfl.quasi_newton.members.given import PartyGiven
@@ -42,7 +42,7 @@ class AlignmentTasks:
         """
         try:
             return read_alignment(result)
-        except PeerError as error:
+        except BadRecord as error:
             if not early:
                 raise
             self._outbox.counts.refused_alignments += 1

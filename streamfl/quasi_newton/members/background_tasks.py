@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.bignum import from_bytes, to_bytes
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
@@ -221,7 +221,7 @@ def aligned(content: bytes) -> bytes:
     alignment = asked.alignment
     try:
         twice = alignment.blind_theirs(_points(asked.theirs))
-    except PeerError as error:
+    except BadRecord as error:
         return request((error.reason, error.text))
     return request(("", b"".join(alignment.blind_own()), b"".join(twice), alignment.names_in_order))
 
@@ -235,16 +235,16 @@ def matched(content: bytes) -> bytes:
         return request(
             ("", alignment.places(_points(asked.twice), alignment.blind_theirs(_points(asked.theirs))))
         )
-    except PeerError as error:
+    except BadRecord as error:
         return request((error.reason, error.text))
 
 
 def read_alignment(result: bytes) -> tuple[Any, ...]:
-    """Decodes the result of :func:`aligned` or :func:`matched`. PeerError if the other's points are
+    """Decodes the result of :func:`aligned` or :func:`matched`. BadRecord if the other's points are
     refused."""
     found: tuple[Any, ...] = _read(result, tuple)
     if found[0]:
-        raise PeerError(*found)
+        raise BadRecord(*found)
     return found[1:]
 
 

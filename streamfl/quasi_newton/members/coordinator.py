@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.encoding.wire import VERSION, Count, encode_array
 from streamfl.quasi_newton.config import MOST_COLUMNS, QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.bignum import to_bytes
@@ -162,9 +162,9 @@ class CoordinatorTask(PartsTask):
         assert isinstance(message, Message)
         party = channel.partition("/")[2]
         if message.fingerprint != self.settings.fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         if message.sender != party:
-            raise PeerError("forged", f"{message.sender!r} speaks where {party!r} is heard")
+            raise BadRecord("forged", f"{message.sender!r} speaks where {party!r} is heard")
         self._look_at_key()
         if message.kind == "ready":
             self._take_ready(party, message)
@@ -177,7 +177,7 @@ class CoordinatorTask(PartsTask):
         elif message.kind == "sums":
             self._take_sums(party, message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is not a message of a party to the coordinator")
+            raise BadRecord("malformed", f"{message.kind!r} is not a message of a party to the coordinator")
 
     # ---- before the rounds
 
@@ -188,7 +188,7 @@ class CoordinatorTask(PartsTask):
             self._repeated()
             return
         if message.run > run.run:
-            raise PeerError("implausible", f"ready after run {message.run}, the latest is {run.run}")
+            raise BadRecord("implausible", f"ready after run {message.run}, the latest is {run.run}")
         run.ready[party] = ready.key
         self._remember()
         self._begin_if_all_are_ready()
@@ -219,13 +219,13 @@ class CoordinatorTask(PartsTask):
         joined: Joined = read_content(message.content, Joined)
         # Each party has its own topic, so another party's first upload may be read before this message.
         if message.run > run.run or run.phase not in (ALIGNING, ROUND):
-            raise PeerError("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
+            raise BadRecord("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
         if not (0 < joined.columns <= MOST_COLUMNS and 0 < joined.batches <= self.settings.most_batches):
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"{joined.columns} columns and {joined.batches} batches cannot be learnt from"
             )
         if run.joined and (message.alignment, joined.batches) != (run.alignment, run.batches):
-            raise PeerError("alignment", f"{party!r} has other entities in common, or other batches")
+            raise BadRecord("alignment", f"{party!r} has other entities in common, or other batches")
         run.alignment, run.batches = message.alignment, joined.batches
         run.joined[party] = joined.columns
         # No message begins the rounds: each party's first upload follows this message.
@@ -236,7 +236,7 @@ class CoordinatorTask(PartsTask):
             self._repeated()
             return
         if message.run > self.run.run:
-            raise PeerError("implausible", f"run {message.run} has failed: nothing led to it")
+            raise BadRecord("implausible", f"run {message.run} has failed: nothing led to it")
         others = [name for name in self.settings.federation.parties if name != party]
         self._fail(f"{party!r} could not continue, see its log", others)
 
@@ -262,7 +262,7 @@ class CoordinatorTask(PartsTask):
         if party in run.opened:
             if run.opened[party] != digest:
                 self.outbox.counts.refused_decryptions += 1
-                raise PeerError(
+                raise BadRecord(
                     "repeated_decryption", f"{party!r} has had its upload of round {run.round} opened"
                 )
             self._repeated()
@@ -286,7 +286,7 @@ class CoordinatorTask(PartsTask):
             return
         self._check_round(party, message)
         if party != settings.federation.guest_party or len(run.opened) < len(settings.federation.parties):
-            raise PeerError("implausible", f"sums of {party!r} before all gradients of round {run.round}")
+            raise BadRecord("implausible", f"sums of {party!r} before all gradients of round {run.round}")
         pairs = self.descent.pairs
         count = 4 * pairs + 4 if run.round % 2 else 2 * pairs + 2
         self._scheme.check(message.content, self._scheme.units(count, settings.products), settings.products)
@@ -299,7 +299,7 @@ class CoordinatorTask(PartsTask):
             products = PRODUCTS.decode(np.array(numbers, dtype=object))
             check = self.descent.check_pair if run.round % 2 else self.descent.check_step
             check(products, len(self.settings.federation.parties) * self.settings.kinds.inner_products.bound)
-        except PeerError as error:
+        except BadRecord as error:
             # These sums are decrypted. If the coordinator waited for others instead, the guest could have
             # vector after vector decrypted.
             self.outbox.counts.implausible_openings += 1
@@ -340,12 +340,12 @@ class CoordinatorTask(PartsTask):
     def _check_round(self, party: str, message: Message) -> None:
         run = self.run
         if (message.run, message.round) != (run.run, run.round) or party not in run.joined:
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"{message.kind} of run {message.run}, round {message.round}: nothing led to it",
             )
         if message.alignment != run.alignment:
-            raise PeerError("alignment", "other entities are in common there")
+            raise BadRecord("alignment", "other entities are in common there")
 
     def _open(self, content: bytes, then: Any) -> None:
         self.outbox.counts.decryptions += 1

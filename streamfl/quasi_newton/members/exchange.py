@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import VERSION
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
@@ -74,7 +74,7 @@ class MessageExchange:
         self._send(channel, seal(self.message(kind, b""), content, self._given.links[other], topic), content)
 
     def unsealed(self, other: str, message: Message) -> bytes:
-        """The content of another party's message, unsealed. PeerError if that party did not send it."""
+        """The content of another party's message, unsealed. BadRecord if that party did not send it."""
         settings = self._settings
         topic = settings.linked(other, "outputs" if settings.is_guest else "residuals")
         return unseal(message, other, self._given.links[other], topic)
@@ -100,7 +100,7 @@ class MessageExchange:
         self._outbox.counts.repeated_messages += 1
 
     def is_present(self, message: Message, phase: int) -> bool:
-        """Whether a message belongs to the present place; False if it belongs to an earlier one. PeerError if
+        """Whether a message belongs to the present place; False if it belongs to an earlier one. BadRecord if
         to a later one.
 
         phase: in which the party waits for such messages.
@@ -111,10 +111,10 @@ class MessageExchange:
             self.repeated()
             return False
         if then > now:
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"{message.kind} of run {message.run}, round {message.round}: nothing led to it",
             )
         if phase > ALIGNING and message.alignment != progress.alignment:
-            raise PeerError("alignment", "other entities are in common there")
+            raise BadRecord("alignment", "other entities are in common there")
         return True

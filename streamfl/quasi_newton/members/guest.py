@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
@@ -99,7 +99,7 @@ class GuestTask(ScoringParty):
         elif message.kind == "dots":
             self._take_dots(host, message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is not a message of a host")
+            raise BadRecord("malformed", f"{message.kind!r} is not a message of a host")
 
     # ---- alignment
 
@@ -193,11 +193,11 @@ class GuestTask(ScoringParty):
         ahead = message.round - progress.round
         later = progress.phase == DECIDING and (ahead == 1 or ahead == 2 - progress.round % 2)
         if message.run != progress.run or not ((ahead == 0 and progress.phase == OUTPUTS) or later):
-            raise PeerError(
+            raise BadRecord(
                 "implausible", f"vectors of run {message.run}, round {message.round}: nothing led to them"
             )
         if message.alignment != progress.alignment:
-            raise PeerError("alignment", "other entities are in common there")
+            raise BadRecord("alignment", "other entities are in common there")
         vector = self.exchange.unsealed(host, message)
         kind = settings.kinds.changes if message.round % 2 else settings.kinds.inner_products
         self.rounds.scheme.check(vector, self.rows.batches.size, kind)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
 from streamfl.quasi_newton.members.background_tasks import Encrypting, Kind, aligned, encrypted, request
@@ -63,7 +63,7 @@ class HostTask(ScoringParty):
             if self.exchange.is_present(message, OUTPUTS):
                 self._take_residuals(message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is not a message of a guest")
+            raise BadRecord("malformed", f"{message.kind!r} is not a message of a guest")
 
     # ---- alignment
 
@@ -75,7 +75,7 @@ class HostTask(ScoringParty):
             self.exchange.repeated()
             return
         if message.run > progress.run + 1 or message.round:
-            raise PeerError("implausible", f"an alignment for run {message.run} after run {progress.run}")
+            raise BadRecord("implausible", f"an alignment for run {message.run} after run {progress.run}")
         points = read_content(self.exchange.unsealed(self._guest, message), Blinded).points
         check_points(points, self.settings.alignment.limit)
         if self._asked.content[:8] == message.run.to_bytes(8, "big"):
@@ -138,9 +138,9 @@ class HostTask(ScoringParty):
         size = batches.size_with(len(names), settings.least_batch)
         fresh = len(names) // size
         if len(names) % size or batches.count + fresh == 0 or fresh > batches.room:
-            raise PeerError("alignment", f"{len(names)} entities are no batches of {size}, or too many")
+            raise BadRecord("alignment", f"{len(names)} entities are no batches of {size}, or too many")
         if message.alignment != batches.digest(names, self.exchange.session("", message.run)):
-            raise PeerError("alignment", "the digest is of other entities, or of other batches")
+            raise BadRecord("alignment", "the digest is of other entities, or of other batches")
         self._order.clear()
         self.choose(names)
         if not late:

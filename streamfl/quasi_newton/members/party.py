@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.quasi_newton.config import MOST_COLUMNS, QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds
 from streamfl.quasi_newton.encryption.key_file import MOST_KEYS, OTHER_KEY
@@ -189,7 +189,7 @@ class PartyTask(PartsTask):
             return
         assert isinstance(message, Message)
         if message.fingerprint != self.settings.fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         self._look_at_key()
         self.rounds.go_on()
         if channel == "decisions":
@@ -333,7 +333,7 @@ class PartyTask(PartsTask):
         elif message.kind == "step" and self.exchange.is_present(message, DECIDING):
             self._take_step(read_content(message.content, StepDecision))
         elif message.kind not in ("opened", "step"):
-            raise PeerError("malformed", f"{message.kind!r} is not a message of a coordinator")
+            raise BadRecord("malformed", f"{message.kind!r} is not a message of a coordinator")
 
     def _begin(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
@@ -341,7 +341,7 @@ class PartyTask(PartsTask):
             self.exchange.repeated()
             return
         if message.run != progress.run + 1 or not progress.has_said:
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"run {message.run} begins after run {progress.run}, which this party is not ready for",
             )
@@ -356,7 +356,7 @@ class PartyTask(PartsTask):
         if encryption.encrypted:
             PaillierPublicKey.from_bytes(begin.key, encryption.key_bits, encryption.key_fingerprint or "")
         elif begin.key:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         self.progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))
         self.readiness.began()
         self.exchange.remember()
@@ -367,7 +367,7 @@ class PartyTask(PartsTask):
         if message.run < progress.run or progress.phase == FAILED:
             self.exchange.repeated()
         elif message.run > progress.run or not self.owed:
-            raise PeerError("implausible", f"training {message.run} has failed: nothing led to it")
+            raise BadRecord("implausible", f"training {message.run} has failed: nothing led to it")
         else:
             self._end("another party could not continue, see its log")
 
@@ -379,7 +379,7 @@ class PartyTask(PartsTask):
                 opened.residues, count, rounds.upload_kind, self.exchange.place("gradient"), digest
             )
             rounds.check(numbers)
-        except PeerError as error:
+        except BadRecord as error:
             if error.reason != "out_of_bounds":
                 raise
             # The coordinator does not decrypt it a second time, so no other numbers will come.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
@@ -113,7 +113,7 @@ class TrainingRounds:
         inputs, muted = self._rows.learnt()
         size = self._rows.batches.size
         if len(inputs) != progress.batches * size:
-            raise PeerError("malformed", f"{len(inputs)} rows in state are not {progress.batches} batches")
+            raise BadRecord("malformed", f"{len(inputs)} rows in state are not {progress.batches} batches")
         taken = (progress.round + 1) // 2
         in_epoch = progress.round // 2 % progress.batches + progress.round % 2
         self.iterates.go_on(inputs, muted, size, taken, in_epoch)
@@ -133,7 +133,7 @@ class TrainingRounds:
         return [*own.products(gradient).tolist(), self._loss_number(numbers, product)]
 
     def check(self, numbers: list[int]) -> None:
-        """PeerError with reason out_of_bounds if no members within the public bounds can have produced the
+        """BadRecord with reason out_of_bounds if no members within the public bounds can have produced the
         decrypted numbers."""
         kinds, others = self._settings.kinds, len(self._settings.federation.hosts)
         if self.for_curvature:
@@ -151,10 +151,10 @@ class TrainingRounds:
         progress, own, learning = self._progress, self.iterates.own, self._settings.learning
         iteration = progress.round // 2
         if step.over and not step.epoch_ends:
-            raise PeerError("implausible", "a training is over at the end of an epoch, and none ends")
+            raise BadRecord("implausible", "a training is over at the end of an epoch, and none ends")
         if self.for_curvature:
             if step.coefficients or step.pair:
-                raise PeerError("implausible", "a round for curvature has no step")
+                raise BadRecord("implausible", "a round for curvature has no step")
             if step.kept:
                 self.iterates.keep_pair(self._vector(progress.step), self._vector(progress.curvature))
         else:
@@ -164,9 +164,9 @@ class TrainingRounds:
             taken = iteration + 1
             due = taken % learning.curvature_every == 0 and taken >= 2 * learning.curvature_every
             if not math.isfinite(step.loss) or (step.pair and not due):
-                raise PeerError("implausible", "no pair is due, or the loss is no number")
+                raise BadRecord("implausible", "no pair is due, or the loss is no number")
             if not own.is_bounded(self._vector(progress.gradient), coefficients):
-                raise PeerError(
+                raise BadRecord(
                     "out_of_bounds", "the step is no step of these weights: they would not be numbers"
                 )
             change = own.step(self._vector(progress.gradient), coefficients)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import decode_restored
 from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.quasi_newton.config import MOST_COLUMNS
@@ -77,9 +77,9 @@ class TrainedModel:
 
     @classmethod
     def decode(cls, content: bytes) -> TrainedModel:
-        """Decodes a model. PeerError with reason malformed, shape, oversized or not_finite."""
+        """Decodes a model. BadRecord with reason malformed, shape, oversized or not_finite."""
         if len(content) > MOST_MODEL_BYTES:
-            raise PeerError(
+            raise BadRecord(
                 "oversized", f"a model of {len(content)} bytes, at most {MOST_MODEL_BYTES} are accepted"
             )
         found = decode_restored(content, _Content, "a trained model")

@@ -24,7 +24,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.identity.keys import derive
 
 __all__ = ["Alignment", "KeyedHashes", "check_answer", "check_points", "names_at", "set_digest"]
@@ -81,7 +81,7 @@ class Comparison:
         """The second message: the other party's points, blinded by this party too, in the order in which they
         came.
 
-        points: the other's first message. PeerError with reason oversized, malformed or repeated.
+        points: the other's first message. BadRecord with reason oversized, malformed or repeated.
         """
         return [self._of_theirs(value) for value in self._checked(points)]
 
@@ -101,13 +101,13 @@ class Comparison:
         return {name: place[twice[name]] for name in found.names}
 
     def intersect(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> CommonEntities:
-        """The entities in common. PeerError if the answer does not fit the question.
+        """The entities in common. BadRecord if the answer does not fit the question.
 
         own: the other's second message, the answer to :meth:`blind_own`.
         theirs: what :meth:`blind_theirs` returned.
         """
         if len(own) != len(self._names):
-            raise PeerError("shape", f"{len(own)} points answer {len(self._names)}")
+            raise BadRecord("shape", f"{len(own)} points answer {len(self._names)}")
         known = set(theirs)
         pairs = zip(self._blinded, self._checked(own), strict=True)
         names = tuple(sorted(name for (_, name), point in pairs if point in known))
@@ -115,11 +115,11 @@ class Comparison:
 
     def _checked(self, points: Sequence[bytes]) -> Sequence[bytes]:
         if len(points) > self._most:
-            raise PeerError("oversized", f"{len(points)} points, at most {self._most} are accepted")
+            raise BadRecord("oversized", f"{len(points)} points, at most {self._most} are accepted")
         if any(len(point) != POINT_BYTES for point in points):
-            raise PeerError("malformed", f"a point is not {POINT_BYTES} bytes")
+            raise BadRecord("malformed", f"a point is not {POINT_BYTES} bytes")
         if len(set(points)) != len(points):
-            raise PeerError("repeated", "a point is there twice")
+            raise BadRecord("repeated", "a point is there twice")
         return points
 
 
@@ -151,7 +151,7 @@ class Alignment(Comparison):
     def _of_theirs(self, value: bytes) -> bytes:
         point = _point_with(value)
         if point is None:
-            raise PeerError("malformed", "no point of P-256 has this abscissa")
+            raise BadRecord("malformed", "no point of P-256 has this abscissa")
         return self._multiplied(point)
 
     def _multiplied(self, point: ec.EllipticCurvePublicKey) -> bytes:
@@ -182,23 +182,23 @@ class KeyedHashes(Comparison):
 
 
 def check_points(content: bytes, most: int) -> None:
-    """PeerError if ``content`` is not a whole number of points, or has more than ``most``."""
+    """BadRecord if ``content`` is not a whole number of points, or has more than ``most``."""
     if len(content) % POINT_BYTES or len(content) > most * POINT_BYTES:
-        raise PeerError("shape", f"{len(content)} bytes are no points, or too many")
+        raise BadRecord("shape", f"{len(content)} bytes are no points, or too many")
 
 
 def check_answer(own: bytes, twice: bytes, asked: int, most: int) -> None:
-    """PeerError if an answer to ``asked`` points has another number of points in ``twice``, or more than
+    """BadRecord if an answer to ``asked`` points has another number of points in ``twice``, or more than
     ``most`` in ``own``."""
     check_points(own, most)
     if len(twice) != asked * POINT_BYTES:
-        raise PeerError("shape", f"{len(twice)} bytes answer {asked} points")
+        raise BadRecord("shape", f"{len(twice)} bytes answer {asked} points")
 
 
 def names_at(places: NDArray[np.int64], order: Sequence[str]) -> list[str]:
-    """The names at these places of ``order``. PeerError if a place is there twice, or does not exist."""
+    """The names at these places of ``order``. BadRecord if a place is there twice, or does not exist."""
     if len(set(places.tolist())) != len(places) or int(places.max(initial=-1)) >= len(order):
-        raise PeerError("alignment", "a place is there twice, or is none")
+        raise BadRecord("alignment", "a place is there twice, or is none")
     return [order[place] for place in places]
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_number, decode_restored
 from streamfl.encoding.wire import LONGEST_NAME
 from streamfl.identity.keys import derive
@@ -52,7 +52,7 @@ class _Batch:
 def _batch_number(content: bytes) -> int:
     number = check_number(content)
     if number >= MOST_EVER:
-        raise PeerError("malformed", f"state of batch {number}: there are at most {MOST_EVER}")
+        raise BadRecord("malformed", f"state of batch {number}: there are at most {MOST_EVER}")
     return number
 
 
@@ -131,7 +131,7 @@ class LearntBatches(Collection[str]):
 
     @property
     def raw(self) -> Floats:
-        """Raw columns, (rows, columns). PeerError if the state does not fit together."""
+        """Raw columns, (rows, columns). BadRecord if the state does not fit together."""
         content = b"".join(batch.inputs.content for _, batch in sorted(self._batches.items()))
         names = sum(1 for _ in self)
         if (
@@ -140,7 +140,7 @@ class LearntBatches(Collection[str]):
             or bool(content) != bool(self._batches)
         ):
             text = f"{len(content)} bytes and {names} names of batches in state are not {len(self)} rows"
-            raise PeerError("malformed", text)
+            raise BadRecord("malformed", text)
         return np.frombuffer(content, "<f8").reshape(len(self), self._columns).astype(np.float64)
 
     @property
@@ -183,18 +183,18 @@ class LearntBatches(Collection[str]):
         number = _batch_number(found)
         batch = self._batches.get(number) or _Batch(self._parts, number, self._largest, self._columns)
         if number not in self._batches and len(self._batches) >= self._most:
-            raise PeerError("malformed", f"more than {self._most} batches in state")
+            raise BadRecord("malformed", f"more than {self._most} batches in state")
         if part == b"names/0" and len(value) < VALUE_FRAGMENT_BYTES:
             # The names are complete, so they are checked here. Longer ones are checked when they are needed.
             _names(value)
         if kind not in batch.fragments:
-            raise PeerError("malformed", f"state {name[:60]!r} is of no batch")
+            raise BadRecord("malformed", f"state {name[:60]!r} is of no batch")
         batch.fragments[kind].restore(place, value)
         self._batches[number], self._known, self._size = batch, None, None
 
     def _restore_gone(self, number: int, digests: bytes) -> None:
         if len(digests) % 8 or not 0 < len(digests) <= 8 * self._largest:
-            raise PeerError("malformed", f"{len(digests)} bytes are not the digests of a batch")
+            raise BadRecord("malformed", f"{len(digests)} bytes are not the digests of a batch")
         self._gone[number], self._known_gone = digests, None
 
     @property

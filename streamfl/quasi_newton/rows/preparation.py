@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import decode_restored
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.quasi_newton.config import MOST_COLUMNS
@@ -79,10 +79,10 @@ class Preparation:
 
     @classmethod
     def decode(cls, content: bytes) -> Preparation:
-        """Decodes a preparation. PeerError with reason malformed, oversized, shape, not_finite or
+        """Decodes a preparation. BadRecord with reason malformed, oversized, shape, not_finite or
         out_of_bounds."""
         if len(content) > MOST_PREPARATION_BYTES:
-            raise PeerError(
+            raise BadRecord(
                 "oversized",
                 f"{len(content)} bytes of preprocessing, at most {MOST_PREPARATION_BYTES} are accepted",
             )
@@ -96,30 +96,30 @@ class Preparation:
             "values": weighs,
         }
         if any(len(getattr(found, name)) != columns * there for name, there in given.items()):
-            raise PeerError("shape", f"preprocessing of {columns} columns has knots or bins of others")
+            raise BadRecord("shape", f"preprocessing of {columns} columns has knots or bins of others")
         results = sum(map(len, found.bins)) if of_bins else columns
         if found.kept != sorted(set(found.kept)) or any(one >= results for one in found.kept):
-            raise PeerError("shape", f"columns {found.kept[:5]} … are not of a result of {results} columns")
+            raise BadRecord("shape", f"columns {found.kept[:5]} … are not of a result of {results} columns")
         knots = [
             _numbers(one, 2 * MOST_KNOTS, "knots").reshape(-1, 2)
             for one in found.knots
             if len(one) % 16 == 0 and one
         ]
         if len(knots) != len(found.knots):
-            raise PeerError("shape", "a knot is a value and its place")
+            raise BadRecord("shape", "a knot is a value and its place")
         edges = [_numbers(one, MOST_BINS, "edges") for one in found.edges]
         if of_bins and any(
             one > len(own) + 1 for own, kept in zip(edges, found.bins, strict=True) for one in kept
         ):
-            raise PeerError("shape", "a bin that no edge makes")
+            raise BadRecord("shape", "a bin that no edge makes")
         values = [_numbers(one, MOST_BINS + 2, "values") for one in found.values]
         if weighs and any(len(own) != len(ends) + 2 for own, ends in zip(values, edges, strict=True)):
-            raise PeerError("shape", "a bin has one weight, and so have missing numbers")
+            raise BadRecord("shape", "a bin has one weight, and so have missing numbers")
         has_ends = found.ends or found.method == "clip"
         low, high = decode_array(found.ends, np.float64, (2, columns), "ends") if has_ends else (None, None)
         deviation = decode_array(found.deviation, np.float64, (results,), "deviation")
         if not (deviation > 0).all():
-            raise PeerError("out_of_bounds", "a deviation is above 0")
+            raise BadRecord("out_of_bounds", "a deviation is above 0")
         preprocessing = Preprocessing(
             found.method,
             decode_array(found.fill, np.float64, (columns,), "fill"),
@@ -137,5 +137,5 @@ class Preparation:
 
 def _numbers(content: bytes, most: int, name: str) -> Floats:
     if len(content) > 8 * most:
-        raise PeerError("shape", f"{name} has {len(content)} bytes, at most {8 * most} are accepted")
+        raise BadRecord("shape", f"{name} has {len(content)} bytes, at most {8 * most} are accepted")
     return decode_array(content, np.float64, (len(content) // 8,), name)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import Time, check_within
 from streamfl.encoding.wire import decode_array
 from streamfl.quasi_newton.metrics import MemberCounts
@@ -138,7 +138,7 @@ class EntityTable(ExpiringEntries[_Entity]):
             numbers = decode_array(entry.columns, np.float64, (self._columns,), "columns")
             check_within(numbers, -LARGEST_NUMBER, LARGEST_NUMBER, "columns")
         if entry.label not in (-1, 0, 1):
-            raise PeerError("malformed", f"label {entry.label} in state")
+            raise BadRecord("malformed", f"label {entry.label} in state")
         super().restore(name, entry)
         # Which entities are taken may be restored after this.
         self._complete, self._known = None, None

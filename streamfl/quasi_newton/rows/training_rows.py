@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.learning.own_columns import rounded
 from streamfl.quasi_newton.metrics import MemberCounts
@@ -137,7 +137,7 @@ class TrainingRows:
         """
         found = preparation or self.preparation
         if found is None:
-            raise PeerError("malformed", "no preprocessing in state")
+            raise BadRecord("malformed", "no preprocessing in state")
         inputs = found.apply(self.batches.raw)
         for begin, columns in self._refused(inputs):
             rows = slice(begin, begin + self.batches.size)

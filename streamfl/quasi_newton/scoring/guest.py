@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from streamfl.contract.measurement import Measurement, declared
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
@@ -188,7 +188,7 @@ class GuestScoring(Scoring):
 
     def take(self, host: str, message: Message) -> None:
         if message.kind not in ("found", "points", "closed"):
-            raise PeerError("malformed", f"{message.kind!r} is not an answer of a host")
+            raise BadRecord("malformed", f"{message.kind!r} is not an answer of a host")
         # After a restart this message may come before the scores of the version were begun.
         self._ready()
         session = self._sessions[host]
@@ -199,7 +199,7 @@ class GuestScoring(Scoring):
             return
         if then > now:
             text = f"{message.kind} of session {message.round} under model {message.run}: nothing led to it"
-            raise PeerError("implausible", text)
+            raise BadRecord("implausible", text)
         content = self._lines[host].heard(message)
         if message.kind == "found":
             self._take_found(host, read_content(content, ScoringAnswer))
@@ -235,12 +235,12 @@ class GuestScoring(Scoring):
         names, session = self._names(host), self._sessions[host]
         numbers = numbers_of(points.points, "<i4")
         if alignment != set_digest(names, self._session_name(host)):
-            raise PeerError("alignment", "other entities were chosen")
+            raise BadRecord("alignment", "other entities were chosen")
         if len(numbers) != len(names):
-            raise PeerError("shape", f"points of {len(numbers)} entities answer {len(names)}")
+            raise BadRecord("shape", f"points of {len(numbers)} entities answer {len(names)}")
         largest = math.floor(self._bound / self._settings.scoring.quantum + 0.5)
         if (np.abs(numbers[numbers != NO_POINTS]) > largest).any():
-            raise PeerError(
+            raise BadRecord(
                 "out_of_bounds", f"a part of an output is beyond learning.output_bound = {self._bound:g}"
             )
         place = self._hosts.index(host)
@@ -367,5 +367,5 @@ class GuestScoring(Scoring):
 
     def _restore_session(self, host: str, session: Session) -> None:
         if host not in self._sessions:
-            raise PeerError("malformed", f"a session with {host!r} in state, which is no host")
+            raise BadRecord("malformed", f"a session with {host!r} in state, which is no host")
         self._sessions[host] = session

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.contract.role import BadRecord, Measurement
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.members.background_tasks import aligned
@@ -128,7 +128,7 @@ class HostScoring(Scoring):
         elif message.kind == "chosen":
             self._take_chosen(message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is not a question of a guest")
+            raise BadRecord("malformed", f"{message.kind!r} is not a question of a guest")
 
     def _take_question(self, message: Message) -> None:
         version, place = self._version, (message.run, message.round)
@@ -136,7 +136,7 @@ class HostScoring(Scoring):
             self._party.exchange.repeated()
             return
         if not 0 < message.run <= max(version, self._party.progress.run) or not message.round:
-            raise PeerError("implausible", f"a question about model {message.run}: nothing led to it")
+            raise BadRecord("implausible", f"a question about model {message.run}: nothing led to it")
         points = read_content(self._line.heard(message), ScoringQuestion).points
         check_points(points, self._party.settings.alignment.limit)
         if message.run == version:
@@ -186,7 +186,7 @@ class HostScoring(Scoring):
             self._party.exchange.repeated()
             return
         if place != now or not state.number:
-            raise PeerError(
+            raise BadRecord(
                 "implausible",
                 f"entities of session {message.round} under model {message.run}: nothing led to them",
             )
@@ -196,7 +196,7 @@ class HostScoring(Scoring):
         )
         names = names_at(numbers_of(content.places, "<u4"), order)
         if message.alignment != set_digest(names, self._line.session(*place)):
-            raise PeerError("alignment", "the digest is of other entities")
+            raise BadRecord("alignment", "the digest is of other entities")
         if names and state.released != state.version:
             state.answered, state.released = state.answered + 1, state.version
         self._go_to(state.version, state.number, IDLE)

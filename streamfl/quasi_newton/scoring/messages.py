@@ -99,7 +99,7 @@ class ScoringLink:
         self._outbox.send(self._channel, records_of(self._given.codec, sealed))
 
     def heard(self, message: Message) -> bytes:
-        """The content of a message, unsealed. PeerError if the other party did not send it."""
+        """The content of a message, unsealed. BadRecord if the other party did not send it."""
         settings, other = self._settings, self._other
         topic = settings.linked(other, "answers" if settings.is_guest else "questions")
         return unseal(message, other, self._given.links[other], topic)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.rows.table import EntityTable
@@ -161,7 +161,7 @@ class Scores:
 
     def _restore(self, name: str, found: Score) -> None:
         if len(found.points) != self._hosts or (found.output is not None and None in found.points):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"a score in state with points {found.points} of {self._hosts} hosts"
             )
         if found.output is not None:

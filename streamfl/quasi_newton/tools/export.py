@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from streamfl.configuration.settings import load_kind, load_settings
-from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.roles import ROLES
@@ -133,7 +133,7 @@ def _content(settings: QuasiNewtonSettings, state: dict[bytes, bytes], slope: fl
         for key, value in state.items():
             parts.restore(key, value)
         model, fitted = latest.model, latest_fitted.fitted
-    except (PeerError, ValueError) as error:
+    except (BadRecord, ValueError) as error:
         raise ConfigurationError(
             f"topic {settings.member}.state: the model in it is damaged: {error}"
         ) from None

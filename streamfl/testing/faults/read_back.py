@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import PeerError, Record, StateChange
+from streamfl.contract.role import BadRecord, Record, StateChange
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.tasks import POSITION_KEY
@@ -73,7 +73,7 @@ class ReadBack:
                     self._role.open(partition)
                 try:
                     self._role.restore(StateChange(self._channels[topic], partition, key, value))
-                except PeerError as error:
+                except BadRecord as error:
                     return (
                         f"{topic}, partition {partition}, key {key!r}: what was written would be refused "
                         f"when read: {error}"

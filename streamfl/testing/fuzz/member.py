@@ -42,7 +42,7 @@ class FuzzedMember:
         self.role.open(partition)
 
     def decode(self, message: FuzzedRecord, offset: int = 0, timestamp: float = NOW) -> Received:
-        """Raises PeerError if the message cannot be decoded."""
+        """Raises BadRecord if the message cannot be decoded."""
         source = self.channels.inputs.get(message.channel) or self.channels.tables[message.channel]
         record = Record(source.topic, message.partition, offset, message.key, message.value, (), timestamp)
         return Received(message.channel, source.decode(record), record)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from streamfl.contract.role import (
+    BadRecord,
     ConfigurationError,
     IgnoredRecord,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -68,7 +68,7 @@ class Target:
 
 
 class Decoder(Target):
-    """A decoder. ``decode`` may only raise PeerError, whatever it gets."""
+    """A decoder. ``decode`` may only raise BadRecord, whatever it gets."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Decoder(Target):
     def take(self, message: FuzzedRecord) -> str | None:
         try:
             self._decode(message)
-        except PeerError as error:
+        except BadRecord as error:
             return error.reason
         return None
 
@@ -100,7 +100,7 @@ class Arrays(Target):
         )
         try:
             array = decode_array(content, dtype, shape, "array")
-        except PeerError as error:
+        except BadRecord as error:
             return error.reason
         assert array.shape == shape
         assert np.isfinite(array).all()
@@ -119,7 +119,7 @@ class Samples(Target):
     def take(self, message: FuzzedRecord) -> str | None:
         try:
             found = self._reader.decode(Record("readings", 0, 1, message.key, message.value))
-        except PeerError as error:
+        except BadRecord as error:
             return error.reason
         except IgnoredRecord as passed:
             return passed.reason
@@ -201,7 +201,7 @@ class RoleTarget(Target):
             received = self.member.decode(
                 message, self._offset, self.random.choice([0.0, self.now - 50, self.now])
             )
-        except PeerError as error:
+        except BadRecord as error:
             return error.reason
         before = self.held() if self.random.randrange(COMPARED) == 0 else None
         rejections = self._answered(receive_at_once(self.role, [received], self.now), received)
@@ -273,7 +273,7 @@ class Restored(Target):
         reason = None
         try:
             self.role.restore(StateChange(channel, partition, message.key or b"", message.value))
-        except PeerError as error:
+        except BadRecord as error:
             reason = error.reason
         if self.random.randrange(GOES_ON) == 0:
             self.finish()
@@ -282,7 +282,7 @@ class Restored(Target):
     def finish(self) -> None:
         try:
             receive_at_once(self.role, [], NOW + 1000)
-        except (PeerError, ConfigurationError):
+        except (BadRecord, ConfigurationError):
             # What was restored does not fit together, or does not fit the settings: the member does not go
             # on.
             for partition in PARTITIONS:

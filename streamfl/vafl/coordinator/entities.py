@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.records.alignment import AlignedEntities
 from streamfl.vafl.config import VaflSettings
@@ -332,7 +332,7 @@ class CoordinatorEntities:
         """Restore one entity. values: of ``entity.held``, in its order, each (embedding size,)."""
         outputs = entity.outputs or ()
         if len(outputs) != (self._outputs.shape[1] if entity.shown else 0):
-            raise PeerError("shape", f"of the entity {name!r} {len(outputs)} outputs are remembered")
+            raise BadRecord("shape", f"of the entity {name!r} {len(outputs)} outputs are remembered")
         check_within(outputs, -LARGEST_OUTPUT, LARGEST_OUTPUT, f"the outputs of entity {name!r}")
         self._pending.remove(name)
         row = self._rows.restore(name, entity.since)

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError, Received, Rejection
+from streamfl.contract.role import BadRecord, Received, Rejection
 from streamfl.records.labels import Label
 from streamfl.roles.received_numbers import check_numbers
 from streamfl.state.clock_guard import time_written
@@ -48,20 +48,20 @@ class Intake:
         for received in messages:
             try:
                 self._check(received, now)
-            except PeerError as error:
+            except BadRecord as error:
                 refused.append(Rejection(received, error))
             else:
                 sound.append(received)
         return sound, self._columns([one for one in sound if one.channel in self._numbers])[0], refused
 
     def values(self, content: bytes) -> NDArray[Any]:
-        """The numbers of an embedding, (embedding size,); PeerError with reason shape or not_finite."""
+        """The numbers of an embedding, (embedding size,); BadRecord with reason shape or not_finite."""
         return bounded_array(content, self._dtype, self._embedding_size, "embedding")
 
     def check_label(self, label: float, text: str) -> None:
-        """PeerError with this text if the label is not valid."""
+        """BadRecord with this text if the label is not valid."""
         if not self._loss.accepts(label):
-            raise PeerError("label", text)
+            raise BadRecord("label", text)
 
     def _columns(self, embeddings: list[Received]) -> tuple[SentEmbeddings, bool]:
         """The embeddings as columns, and whether all of their numbers are within bounds."""
@@ -84,7 +84,7 @@ class Intake:
         try:
             earliest = min(time_written(at, now) for at in {one.timestamp for one in records})
             check_numbers(max(shown.epochs), max(shown.sequences), earliest)
-        except PeerError:
+        except BadRecord:
             return False
         return (
             min(shown.epochs) >= 0
@@ -94,7 +94,7 @@ class Intake:
         )
 
     def _check(self, received: Received, now: float) -> None:
-        """PeerError for an invalid message."""
+        """BadRecord for an invalid message."""
         message = received.message
         if isinstance(message, Label):
             classes = max(self._loss.outputs, 2)
@@ -103,10 +103,10 @@ class Intake:
             )
             return
         if received.record.key != message.entity.encode():
-            raise PeerError(
+            raise BadRecord(
                 "forged", f"embedding of {message.entity!r} under the key {received.record.key!r}"
             )
         if message.fingerprint != self._fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         check_numbers(message.epoch, message.sequence, time_written(received.record.timestamp, now))
         self.values(message.values)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import Count
 from streamfl.learning.optimisers import LARGEST_GRADIENT, finite_step, optimiser_named
 from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
@@ -179,10 +179,10 @@ class LearningHead:
         self._moved = self._stepped = False
 
     def _restore_counters(self, counters: HeadCounters) -> None:
-        """PeerError if another federation wrote them."""
+        """BadRecord if another federation wrote them."""
         self._counters, self._begun = counters, True
         if counters.fingerprint != self._fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         if not counters.steps:
             self._parameters[:] = self._first_parameters(counters.start)
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Headers, PeerError
+from streamfl.contract.role import BadRecord, Headers
 from streamfl.encoding.changelog_checks import check_number
 from streamfl.encoding.wire import Count, encode_array
 from streamfl.roles.received_numbers import NumberRange, note, was_heard
@@ -224,10 +224,10 @@ class Parties:
         self._epochs[number], self._versions[number] = party.epoch, party.parameters_version
 
     def check_numbers(self, numbers: Iterable[int]) -> None:
-        """PeerError if one of them is not the number of a party."""
+        """BadRecord if one of them is not the number of a party."""
         for number in numbers:
             if not 0 <= number < len(self._parties):
-                raise PeerError(
+                raise BadRecord(
                     "malformed",
                     f"party {number} is remembered, federation.parties has {len(self._parties)}, from 0",
                 )

@@ -94,7 +94,7 @@ class CoordinatorPartition:
         )
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Restore one changelog key; PeerError or ValueError for state that the coordinator cannot have
+        """Restore one changelog key; BadRecord or ValueError for state that the coordinator cannot have
         written."""
         self._parts.restore(key, value)
 

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import (
+    BadRecord,
     Headers,
     Measurement,
     OperatorNotice,
-    PeerError,
     Received,
     Rejection,
     Send,
@@ -169,7 +169,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
             )
         super().restore(change)
         if self._release.noise and self._tasks[change.partition].head.told_bare:
-            raise PeerError("configuration", TOLD_BARE)
+            raise BadRecord("configuration", TOLD_BARE)
 
     def measure(self) -> Iterable[Measurement]:
         tasks = self._tasks.values()

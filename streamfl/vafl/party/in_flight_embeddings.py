@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamfl.contract.role import Headers, PeerError
+from streamfl.contract.role import BadRecord, Headers
 from streamfl.encoding.changelog_checks import Time, check_number
 from streamfl.encoding.wire import Count, Name
 from streamfl.records.header_propagation import LONGEST_HEADERS
@@ -45,7 +45,7 @@ class InFlightEmbeddings(ExpiringEntries[InFlightEmbedding]):
     expiry: seconds after which an entity without a gradient is forgotten.
     limit: most entities remembered; the oldest is forgotten.
     forgotten: counts of the reasons ``expired`` and ``displaced``, shared by all partitions.
-    check: raises PeerError for features that cannot be a sample's.
+    check: raises BadRecord for features that cannot be a sample's.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class WaitingSamples:
 
     parts: where they are remembered.
     life: counts the numbers.
-    check: raises PeerError for features that cannot be a sample's.
+    check: raises BadRecord for features that cannot be a sample's.
     """
 
     def __init__(self, parts: ChangedParts, life: PartyLife, check: Callable[[bytes], None]) -> None:
@@ -140,7 +140,7 @@ class WaitingSamples:
     def _restore(self, number: int, sample: _WaitingSample) -> None:
         self._check(sample.features)
         if number < len(self.samples):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"waiting sample {number} is remembered after {len(self.samples)} others"
             )
         self.samples.append((sample.entity, sample.features, sample.headers))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.roles.received_numbers import epoch_at
@@ -180,10 +180,10 @@ class PartyLife:
         self._remember()
 
     def _restore(self, counters: LifeCounters) -> None:
-        """PeerError if another federation wrote them."""
+        """BadRecord if another federation wrote them."""
         self._counters = counters
         if counters.fingerprint != self._fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         self.on_restore()
 
     def _remember(self) -> None:

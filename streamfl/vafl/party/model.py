@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import Amount, check_number, check_within
 from streamfl.encoding.wire import Count, Name, decode_array
 from streamfl.learning.optimisers import finite_step, optimiser_named
@@ -230,12 +230,12 @@ class PartyModel:
         self.check_features(answered.features)
         bounded_array(answered.gradient, self._function.dtype, self._embedding_size, "gradient")
         if number != len(self._answered):
-            raise PeerError(
+            raise BadRecord(
                 "malformed", f"gradient {number} is remembered after {len(self._answered)} others"
             )
         self._answered.append(answered)
 
     def check_features(self, content: bytes) -> None:
-        """PeerError for bytes that cannot be the features of a sample."""
+        """BadRecord for bytes that cannot be the features of a sample."""
         features = decode_array(content, self._function.dtype, (self._inputs,), "features")
         check_within(np.abs(features, dtype=np.float64).sum(), 0.0, 1.001 * LARGEST_NUMBER, "features")

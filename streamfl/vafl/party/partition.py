@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import encode_array
 from streamfl.learning.running_scale import RunningScale
 from streamfl.privacy.ledger import Ledger
@@ -185,7 +185,7 @@ class PartyPartition:
     def restore(self, key: bytes, value: bytes) -> None:
         """Restore one changelog key.
 
-        Raises PeerError or ValueError for state that this party cannot have written, or must not go on from.
+        Raises BadRecord or ValueError for state that this party cannot have written, or must not go on from.
         """
         self._parts.restore(key, value)
 
@@ -201,10 +201,10 @@ class PartyPartition:
             self.model.begin_with(self._first_parameters(self.life.start))
 
     def _check_history(self) -> None:
-        """PeerError if mu would be claimed for embeddings sent, or steps taken, without noise."""
+        """BadRecord if mu would be claimed for embeddings sent, or steps taken, without noise."""
         life, mechanism = self.life, self._given.mechanism
         if mechanism is not None and (life.shown_bare or (mechanism.guarantees and life.learnt_bare)):
-            raise PeerError(
+            raise BadRecord(
                 "configuration",
                 f"{self._name} has {'sent embeddings' if life.shown_bare else 'taken steps'} without noise "
                 "before, so no mu holds; start over with another federation.name at all members",

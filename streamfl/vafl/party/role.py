@@ -12,13 +12,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.contract.role import Headers, Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import BadRecord, Headers, Measurement, Received, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.privacy.ledger import promise_ended
 from streamfl.records.samples import Sample
 from streamfl.roles.first_learnt import first_awaited
-from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.roles.task_role import TaskRole
+from streamfl.roles.task_role import AwaitingRole
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.given import PartyGiven
 from streamfl.vafl.messages import (
@@ -48,7 +47,7 @@ NO_GRADIENT = (
 )
 
 
-class VaflParty(TaskRole[PartyPartition]):
+class VaflParty(AwaitingRole[PartyPartition]):
     """One party of a vertical federation. Its features never leave it.
 
     settings, given: the party's.
@@ -60,7 +59,7 @@ class VaflParty(TaskRole[PartyPartition]):
     more."""
 
     def __init__(self, settings: VaflSettings, given: PartyGiven) -> None:
-        super().__init__(self._new_task, "a party's state")
+        super().__init__(self._new_task, "a party's state", settings.alignment.patience_seconds)
         self.settings = settings
         self.given = given
         self.name = settings.required_party()
@@ -71,7 +70,6 @@ class VaflParty(TaskRole[PartyPartition]):
         self._requests = settings.alignment.requests
         self._carry = given.carry
         self._metrics = PartyMetrics()
-        self._reply_deadline = ReplyDeadline(settings.alignment.patience_seconds)
 
     @property
     def wake_at(self) -> float | None:
@@ -116,11 +114,6 @@ class VaflParty(TaskRole[PartyPartition]):
     def _new_task(self, partition: int) -> PartyPartition:
         return PartyPartition(self.settings, self.given, partition, self._metrics.forgotten_entities)
 
-    def close(self, partition: int) -> None:
-        super().close(partition)
-        if not self._tasks:
-            self._reply_deadline.answered()
-
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
         if self._clock_guard.pass_to(now, tick=not batch):
@@ -147,7 +140,7 @@ class VaflParty(TaskRole[PartyPartition]):
                 continue
             try:
                 self._check(received, message, next(checked))
-            except PeerError as error:
+            except BadRecord as error:
                 replies.append(Rejection(received, error))
             else:
                 replies += self._take_reply(task, message, now)
@@ -212,14 +205,14 @@ class VaflParty(TaskRole[PartyPartition]):
             self._queue(task, entity, features, headers, now)
 
     def _check(self, received: Received, reply: Reply, bounded: bool) -> None:
-        """PeerError for a wrong reply. bounded: whether its gradient is known to have the right shape and
+        """BadRecord for a wrong reply. bounded: whether its gradient is known to have the right shape and
         bounds."""
         if received.record.key != reply.entity.encode():
-            raise PeerError(
+            raise BadRecord(
                 "forged", f"reply for entity {reply.entity!r} under the key {received.record.key!r}"
             )
         if reply.fingerprint != self.fingerprint:
-            raise PeerError("configuration", ANOTHER)
+            raise BadRecord("configuration", ANOTHER)
         if reply.gradient and not bounded:
             bounded_array(reply.gradient, self.function.dtype, self.embedding_size, "gradient")
 

@@ -10,7 +10,7 @@ import pytest
 from dp_frank_wolfe.proof import fuzz
 from wrong_messages import check_found
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.dp_frank_wolfe.server import fit
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.simulation.vertical.members import HEAD
@@ -72,7 +72,7 @@ def test_a_damaged_state_is_refused(channel: str, key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
     do."""
     role = FEDERATION.member(fuzz.CLINIC).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange(channel, 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
 
 
@@ -83,7 +83,7 @@ def test_a_damaged_state_is_refused(channel: str, key: bytes) -> None:
 def test_a_servers_damaged_state_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback, as above."""
     role = FEDERATION.member(HEAD).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
 
 
@@ -91,7 +91,7 @@ def test_a_damaged_model_is_refused_before_figures_tell_of_it() -> None:
     """Protects the operator from a traceback of the metrics: the first tick refuses what is no model."""
     role = FEDERATION.member(HEAD).role
     role.restore(StateChange("state", 0, b"weights/0", b"\x94\x01\xa1x\xc0\xc0\x01"))
-    with pytest.raises(PeerError, match="weights"):
+    with pytest.raises(BadRecord, match="weights"):
         role.receive([], NOW)
 
 
@@ -102,5 +102,5 @@ def test_a_server_of_whom_nobody_is_left_does_not_hang() -> None:
     role.restore(StateChange("state", 0, b"run", b"\x93\x01\x02\xc4\x00"))
     for party in fuzz.PARTIES:
         role.restore(StateChange("state", 0, b"presence/" + party.encode(), b"\x95\xa0\x00\xc3\x00\xc4\x00"))
-    with pytest.raises(PeerError, match="nobody"):
+    with pytest.raises(BadRecord, match="nobody"):
         role.receive([], NOW)

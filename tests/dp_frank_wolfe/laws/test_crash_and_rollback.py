@@ -19,7 +19,7 @@ from dp_frank_wolfe.proof.observed_messages import Observed, messages_of, names_
 from dp_frank_wolfe.proof.rollback import other_asks
 
 from streamfl.configuration.settings import BusSection
-from streamfl.contract.role import ConfigurationError, PeerError, StateChange
+from streamfl.contract.role import BadRecord, ConfigurationError, StateChange
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -218,7 +218,7 @@ def hears_other_things(loop: TroubledLoop, party: str, cut: int, of: set[str]) -
             for other in (*other_asks(one), one):
                 scratch.write(asks, None, msgspec.msgpack.encode(other))
                 scratch.settle()
-    except PeerError:
+    except BadRecord:
         return True
     return bool(own.troubles)
 

@@ -19,9 +19,10 @@ from streamfl.dp_frank_wolfe.learning.gram import LEAST_EIGENVALUE, doubt, gram_
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.refit import refit
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.learning.selection import clip_rows
 from streamfl.dp_frank_wolfe.messages import Answers, Ask, FittedModel, Message, read_content
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
+from streamfl.dp_frank_wolfe.party.selection import PartySelection
 from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
 from streamfl.dp_frank_wolfe.tools import direct
 

@@ -16,7 +16,7 @@ import numpy as np
 from dp_frank_wolfe.proof.observed_messages import messages_of
 from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario
 
-from streamfl.contract.role import PeerError, Received, Record, StateChange, receive_at_once
+from streamfl.contract.role import BadRecord, Received, Record, StateChange, receive_at_once
 from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.messages import Ask, Message, OtherRows, content_of, read_content
 from streamfl.roles.partitioned_role import PartitionedRole
@@ -61,7 +61,7 @@ class RestoredFromBackup:
         record = Record(topic, 0, 0, key, value, (), self._now)
         try:
             received = Received(channel, decode(record), record)
-        except PeerError:
+        except BadRecord:
             return
         receive_at_once(self.role, [received], self._now)
         list(self.role.changed_state())
@@ -86,7 +86,7 @@ def check_rolled_back(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
             cuts = dict.fromkeys(cuts, min(cuts.values()))
         try:
             restored = RestoredFromBackup(settings, state_until(bus, changelogs, cuts))
-        except PeerError:
+        except BadRecord:
             # The changelogs do not fit together.
             continue
         for topic, key, content in _users_records(chosen, party):

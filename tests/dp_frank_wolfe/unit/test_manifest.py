@@ -17,7 +17,7 @@ from dp_frank_wolfe.laws.closed_loop import ClosedLoop
 from dp_frank_wolfe.laws.test_closed_loop import federation
 from dp_frank_wolfe.party_driver import NAMES, Driver, reason, settings
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.messages import Entities, Manifest, content_of, read_content
 
 PARTIES = ("party-0", "party-1")
@@ -281,7 +281,7 @@ def test_damaged_manifests_are_refused() -> None:
     ):
         server.state[b"manifest/0"] = damaged
         server.restart()
-        with pytest.raises(PeerError, match="no manifests of window 1"):
+        with pytest.raises(BadRecord, match="no manifests of window 1"):
             server.tick(61.0)
 
 
@@ -312,7 +312,7 @@ def test_names_that_nobody_announced_are_refused_in_state(value: Any) -> None:
     taken back."""
     server = Server(server_settings())
     server.state[b"name/x"] = msgspec.msgpack.encode(value)
-    with pytest.raises((PeerError, msgspec.ValidationError)):
+    with pytest.raises((BadRecord, msgspec.ValidationError)):
         server.restart()
 
 
@@ -320,7 +320,7 @@ def test_two_rows_of_one_number_are_refused_in_state(tmp_path: Path) -> None:
     """Protects rows from a damaged changelog: a number means one entity."""
     party = waiting(tmp_path)
     party.state["state", b"entity/other"] = party.state["state", f"entity/{NAMES[0]}".encode()]
-    with pytest.raises(PeerError, match="a row in state that no record can have led to"):
+    with pytest.raises(BadRecord, match="a row in state that no record can have led to"):
         Driver(party.settings, party.state)
 
 

@@ -11,7 +11,7 @@ from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, ask_of, re
 
 from streamfl.contract.role import ConfigurationError, Received
 from streamfl.dp_frank_wolfe.learning.blocks import Block
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.learning.selection import clip_rows
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -23,6 +23,7 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
 )
 from streamfl.dp_frank_wolfe.party.fit import PartyFit
+from streamfl.dp_frank_wolfe.party.selection import PartySelection
 from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
 

@@ -10,7 +10,7 @@ import pytest
 from dp_frank_wolfe.hand_made import Server, hands, names_of, settings_of
 from dp_frank_wolfe.party_driver import Driver, settings
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.messages import Message
 from streamfl.dp_frank_wolfe.privacy.chains import PartyChains
 from streamfl.roles.notices import Notices
@@ -18,7 +18,7 @@ from streamfl.state.changelog import ChangedParts
 
 
 def told(chains: PartyChains, notices: Notices, message: Message) -> list[str]:
-    with suppress(PeerError):
+    with suppress(BadRecord):
         chains.check("a", message)
         chains.hear("a", message)
     return [notice.reason for notice in notices.collect()]
@@ -43,7 +43,7 @@ def test_an_old_copy_of_all_that_a_party_has_is_told_of(tmp_path: Path) -> None:
     again = PartyChains(restored, ["a", "b"], notices)
     restored.restore(key, value)
     assert told(chains, notices, message) == told(again, notices, message) == ["ledger_went_back"]
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         restored.restore(b"chain/z", value)
 
 

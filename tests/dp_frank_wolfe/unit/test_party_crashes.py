@@ -352,7 +352,7 @@ def test_a_manifest_is_refused_where_budget_was_spent_meanwhile(tmp_path: Path) 
     spent = {key: value for key, value in other.state.items() if key[0] == "ledger"}
     again = Driver(party.settings, own | spent)
     assert reason(again, again.manifest()) == "budget"
-    assert again.task.trouble is None
+    assert again.task.ledger.trouble is None
 
 
 @pytest.mark.parametrize(

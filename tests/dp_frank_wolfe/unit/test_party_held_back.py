@@ -36,6 +36,21 @@ def test_what_the_ledger_held_back_is_a_dead_letter_and_heard_again(tmp_path: Pa
     assert newest.role.trouble is None
 
 
+def test_who_refused_an_ask_is_not_ready_as_long_as_the_server_waits() -> None:
+    """Protects the others' fit: the party was ready while they waited for its answer to a dead letter."""
+    party = Driver(settings()).begun()
+    wrong = party.ask(0, others=np.full(8, np.inf))
+    party.feed([wrong])
+    assert "its ask of window 1, which was refused and is a dead letter (not_finite" in str(
+        party.role.trouble
+    )
+    party.now += party.settings.window.patience_seconds
+    party.feed([])
+    assert party.role.trouble is None
+    party.feed([wrong, party.ask(0)])
+    assert party.role.trouble is None
+
+
 def test_a_state_beside_the_ledger_that_was_rolled_back_holds_back_too(tmp_path: Path) -> None:
     """Protects the same where the ledger's topic is the newest and the party's state is not."""
     party = Driver(settings(tmp_path)).begun()

@@ -9,7 +9,7 @@ import pytest
 from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 from dp_frank_wolfe.unit.test_party_crashes import TWICE, same_anchor, script, undisturbed
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.dp_frank_wolfe.messages import records_of
 
 
@@ -88,7 +88,7 @@ def test_half_rows_come_back(tmp_path: Path) -> None:
 def test_damaged_state_is_refused(tmp_path: Path, key: bytes, value: bytes) -> None:
     """Protects the ledger and the fit from state that no party has written."""
     party = Driver(settings(tmp_path))
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         party.role.restore(StateChange("state", 0, key, value))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, table
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.metrics import MemberCounts
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.table import PartyTable
@@ -78,7 +78,7 @@ def test_the_oldest_that_lacks_something_gives_way() -> None:
     found.put_label("d", 0)
     found.put_columns("d", one)
     assert found.new == ["c", "d"]
-    with pytest.raises(PeerError, match="full"):
+    with pytest.raises(BadRecord, match="full"):
         found.put_columns("e", one)
     assert len(found) == 2
 
@@ -105,7 +105,7 @@ def test_a_damaged_row_is_refused(row: list[object]) -> None:
     """Protects sensitivities from state that was damaged: no number is beyond its bound."""
     parts = ChangedParts()
     found = PartyTable(parts, COLUMNS, ROWS, MemberCounts())
-    with pytest.raises((PeerError, ValueError)):
+    with pytest.raises((BadRecord, ValueError)):
         parts.restore(b"entity/a", msgspec.msgpack.encode(row))
     assert not len(found)
 
@@ -124,7 +124,7 @@ def test_a_frozen_window_comes_back_whole_or_not_at_all() -> None:
     assert again.window.digest == window.digest
     for damaged in (value[:-8], b"\xff\x7f" + value[2:], value[:-1] + b"\x7f"):
         restored.restore(key, damaged)
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             again.window  # noqa: B018
     frozen.clear()
     assert parts.changed_state() == [(key, None)]

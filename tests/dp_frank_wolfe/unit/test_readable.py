@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 from streamfl.dp_frank_wolfe.party.readable import readable_label, readable_sample
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import LabelReader
@@ -60,10 +60,10 @@ def test_values_that_can_be_read_stay() -> None:
 def test_nobodys_record_is_refused(value: bytes | None) -> None:
     """Protects the table from rows without an owner."""
     samples = EntitySamplesSection(topic="s", features=["x0", "x1"], entity="who")
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         readable_sample(SampleReader(samples.samples))(record(b"anna", value))
     for key in (None, b"", b"\xff", b"x" * 300):
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             readable_sample(SampleReader(EntitySamplesSection(topic="s", features=["x"]).samples))(
                 record(key, value)
             )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.server.received_messages import MOST_GAPS, ReceivedMessages
 from streamfl.dp_frank_wolfe.state import ANNOUNCEMENTS
 from streamfl.state.changelog import ChangedParts
@@ -62,5 +62,5 @@ def test_a_flood_of_gaps_closes_the_shortest() -> None:
 )
 def test_state_that_was_never_written_is_refused(value: object) -> None:
     """Protects from damage: a value that no release writes is no state."""
-    with pytest.raises((PeerError, ValueError)):
+    with pytest.raises((BadRecord, ValueError)):
         received({b"announcements/a": msgspec.msgpack.encode(value)})

@@ -16,12 +16,12 @@ from streamfl.dp_frank_wolfe.learning.refit import project, refit
 from streamfl.dp_frank_wolfe.learning.selection import (
     MARGINAL,
     TWO_ROUND,
-    PartySelection,
     SelectionPlan,
     clip_rows,
     plan_selection,
     row_bound,
 )
+from streamfl.dp_frank_wolfe.party.selection import PartySelection
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.dp_frank_wolfe.tools.direct import place
 from streamfl.privacy.release_bits import Release, release_bits
@@ -228,7 +228,7 @@ def test_every_release_of_a_selection_has_a_noise_key_of_its_own(monkeypatch: py
         heard.append(release)
         return release_bits(secret, release, draws)
 
-    monkeypatch.setattr("streamfl.dp_frank_wolfe.learning.selection.release_bits", bits)
+    monkeypatch.setattr("streamfl.dp_frank_wolfe.party.selection.release_bits", bits)
     windows = [sparse(1000, 20, 1, seed=seed)["party-0"] for seed in (3, 4)]
 
     def keys(window: Window, cost: float = 0.5, told: float = 0.5) -> set[Release]:

@@ -10,7 +10,7 @@ import pytest
 from fdskl.proof import fuzz
 from wrong_messages import check_found
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import PartialSum, Round
 from streamfl.fdskl.party.active import ActivePartition
@@ -79,5 +79,5 @@ def test_a_damaged_state_is_refused(name: str, key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
     do."""
     role = fuzz.FEDERATIONS["fdskl-newton"].member(name).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import Mutation, after, instead
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.own_outputs import OwnOutputs
@@ -277,7 +277,7 @@ def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         ]
         try:
             Learnt(3, [2, 0], "tree", queue).check()
-        except (AssertionError, PeerError) as error:
+        except (AssertionError, BadRecord) as error:
             print(f"{name}: caught by run {run}: {str(error)[:100]}")
             return
     pytest.fail(f"{name}: not caught")

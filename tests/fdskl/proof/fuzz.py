@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import PeerError, Role, Send
+from streamfl.contract.role import BadRecord, Role, Send
 from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import FdsklFederation, FdsklSettings
 from streamfl.fdskl.messages import (
@@ -178,7 +178,7 @@ class FdsklTarget(RoleTarget):
                     message,
                     value=_encode(structs.replace(REVISION.decode(message.value), sequence=self._number)),
                 )
-        except (PeerError, IndexError):
+        except (BadRecord, IndexError):
             pass
         return message
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.fdskl.learning.doubly_stochastic import SMALLEST_SCALE
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.labelled import CHUNK, LabelledEntities
@@ -76,7 +76,7 @@ def test_what_waits_for_a_prediction_waits_after_a_restart() -> None:
     assert (found.output, found.version, found.parties, found.revision) == (0.5, 3, 2, 1)
     with pytest.raises(msgspec.ValidationError):
         again.restore(b"forecast/x", msgspec.msgpack.encode([0.0, True, -1]))
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         again.restore(b"forecast/", msgspec.msgpack.encode([0.0, True]))
 
 
@@ -121,9 +121,9 @@ def test_labelled_entities_are_restored() -> None:
     assert (other.fresh, other.labels) == (one.fresh, one.labels)
     assert len(one._chunks) <= 2
     for wrong in (bytes(9), np.full(CHUNK, np.inf).tobytes() + bytes(CHUNK)):
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             again.restore(b"outputs/0", wrong)
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         again.restore(b"labelled/x", msgspec.msgpack.encode([np.nan, 3]))
 
 
@@ -183,9 +183,9 @@ def test_a_remembered_model_that_cannot_be_is_refused(content: object) -> None:
     """Protects a start from a damaged changelog."""
     parts = ChangedParts()
     KernelModel(parts, 2, 6)
-    with pytest.raises((PeerError, msgspec.ValidationError)):
+    with pytest.raises((BadRecord, msgspec.ValidationError)):
         parts.restore(b"model", msgspec.msgpack.encode(content))
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         parts.restore(b"alphas/0", np.array([1.0, np.nan]).tobytes())
 
 
@@ -262,11 +262,11 @@ def test_a_secret_is_remembered_once_and_another_is_refused() -> None:
     assert (key, parts.changed_state()) == (b"secret", [])
     assert value is not None
     assert restored_secret(value, b"o" * 32, is_given=False).value == bytes(32)
-    with pytest.raises(PeerError, match="another secret"):
+    with pytest.raises(BadRecord, match="another secret"):
         restored_secret(value, b"o" * 32, is_given=True)
     restored_secret(value, bytes(32), is_given=True)
     damaged = msgspec.msgpack.encode([b"x" * 32, msgspec.msgpack.decode(value)[1]])
-    with pytest.raises(PeerError, match="digest"):
+    with pytest.raises(BadRecord, match="digest"):
         restored_secret(damaged, bytes(32), is_given=False)
 
 
@@ -277,7 +277,7 @@ def test_a_secret_of_a_file_is_remembered_by_its_digest_alone() -> None:
     ((_, value),) = parts.changed_state()
     assert value is not None
     assert b"ffff" not in value
-    with pytest.raises(PeerError, match="none is given"):
+    with pytest.raises(BadRecord, match="none is given"):
         restored_secret(value, b"n" * 32, is_given=False)
 
 

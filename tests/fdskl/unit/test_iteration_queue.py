@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fdskl.makers import make_worker, settings_of
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
@@ -46,7 +46,7 @@ def test_a_turn_that_cannot_be_asked_for_is_refused(party: int, number: int) -> 
     """Protects the queue from growing without end: a party has one place in it."""
     queue = IterationQueue(ChangedParts(), (2, 0), own=0)
     queue.take_request(2, 1)
-    with pytest.raises(PeerError, match="implausible"):
+    with pytest.raises(BadRecord, match="implausible"):
         queue.take_request(party, number)
 
 
@@ -54,11 +54,11 @@ def test_nobody_says_of_a_party_that_its_turn_is_over() -> None:
     """Protects an active party's process: its turn went away while it learnt, and it ended at the assertion
     that it has it."""
     queue = IterationQueue(ChangedParts(), (2, 0), own=0)
-    with pytest.raises(PeerError, match="implausible"):
+    with pytest.raises(BadRecord, match="implausible"):
         queue.take_request(0, 1)
     queue.ask()
     queue.take_request(0, 1)
-    with pytest.raises(PeerError, match="implausible"):
+    with pytest.raises(BadRecord, match="implausible"):
         queue.check_end(0, 1)
     assert queue.end() == 1
     queue.check_end(0, 1)
@@ -95,7 +95,7 @@ def test_turns_of_another_federation_are_not_taken_back(content: Any) -> None:
     """Protects from state that no role can have written."""
     parts = ChangedParts()
     IterationQueue(parts, (2, 0), own=0)
-    with pytest.raises(PeerError, match="malformed"):
+    with pytest.raises(BadRecord, match="malformed"):
         parts.restore(b"turns", msgspec.msgpack.encode(content))
 
 
@@ -113,7 +113,7 @@ def test_an_iteration_after_one_that_was_not_heard_of_is_refused() -> None:
     active, fingerprint = partition_of_one_of_two()
     active.take_turn(Turn(VERSION, fingerprint, "p1", 1, False, 0, 0, 1.0, 1.0))
     lost = Turn(VERSION, fingerprint, "p1", 1, True, 3, 0, 1.0, 0.5)
-    with pytest.raises(PeerError, match=r"iteration 3 of 'p1', and 0 is the latest here"):
+    with pytest.raises(BadRecord, match=r"iteration 3 of 'p1', and 0 is the latest here"):
         active.take_turn(lost)
     assert active.model.version == 0
     assert active.take_turn(msgspec.structs.replace(lost, model=0))
@@ -137,7 +137,7 @@ def test_an_iteration_that_none_can_make_is_refused(first: int, decay: float, ba
     """Protects coefficients from a factor that wipes them out, and features from being dropped before they
     are there."""
     model = KernelModel(ChangedParts(), 2, 6)
-    with pytest.raises(PeerError, match="implausible"):
+    with pytest.raises(BadRecord, match="implausible"):
         model.take_turn(first, decay, bandwidth)
     assert (model.version, model.kept, model.scale, model.bandwidth) == (0, 0, 1.0, None)
 
@@ -167,5 +167,5 @@ def test_a_party_alone_takes_no_turns_back() -> None:
     """Protects a state from being read by a party with another role in the federation."""
     role = make_worker(settings_of("p0", 2))
     role.open(0)
-    with pytest.raises(PeerError, match="not of this party"):
+    with pytest.raises(BadRecord, match="not of this party"):
         role.restore(StateChange("state", 0, b"turns", b"\x90"))

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.fdskl.sums.own_columns import OwnColumns
 from streamfl.state.changelog import ChangedParts
 
@@ -103,5 +103,5 @@ def test_remembered_columns_that_cannot_be_are_refused(value: object) -> None:
     """Protects a start from a damaged changelog."""
     parts = ChangedParts()
     owner(parts)
-    with pytest.raises((PeerError, msgspec.ValidationError)):
+    with pytest.raises((BadRecord, msgspec.ValidationError)):
         parts.restore(b"entity/a", msgspec.msgpack.encode(value))

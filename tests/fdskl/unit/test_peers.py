@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from fdskl.makers import life_of, lives, make_worker, secret_bytes, settings_of
 
-from streamfl.contract.role import PeerError, Received, Record, Send
+from streamfl.contract.role import BadRecord, Received, Record, Send
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import Incarnation
 from streamfl.fdskl.party.peers import MOST_LIVES, Peers
@@ -148,7 +148,7 @@ def test_another_life_has_to_be_told() -> None:
 def test_a_key_that_is_none_is_refused(message: Incarnation, text: str) -> None:
     """Protects masks from keys with which everybody has the same secret."""
     known = peers()
-    with pytest.raises(PeerError, match=text) as refused:
+    with pytest.raises(BadRecord, match=text) as refused:
         known.hear(1, message)
     assert refused.value.reason == "malformed"
     assert known.missing == ["b", "c"]
@@ -170,9 +170,9 @@ def test_a_remembered_peer_with_a_wrong_key_is_refused() -> None:
     """Protects a start from a damaged changelog."""
     parts = ChangedParts()
     peers(parts)
-    with pytest.raises(PeerError, match="key"):
+    with pytest.raises(BadRecord, match="key"):
         parts.restore(b"peer/1", msgspec.msgpack.encode([[[5, b"short"]], [], []]))
-    with pytest.raises(PeerError, match="3 parties"):
+    with pytest.raises(BadRecord, match="3 parties"):
         parts.restore(b"peer/0", msgspec.msgpack.encode([[[5, bytes(32)]], [], []]))
 
 

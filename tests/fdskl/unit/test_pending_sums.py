@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import PHASES, FeatureRange, PartialSum, Round
 from streamfl.fdskl.sums.early_sums import EarlySums
@@ -81,7 +81,7 @@ def test_a_part_that_cannot_be_is_refused_and_leaves_the_sum_as_it_was(
         owner.check_sender(party, message)
         owner.add(pending, party, message, 4, np.uint32)
 
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         take()
     assert refused.value.reason == reason
     assert pending.stage(SUM).values is None

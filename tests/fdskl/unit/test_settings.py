@@ -10,7 +10,7 @@ import pytest
 from fdskl.makers import settings_of
 from pydantic import ValidationError
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.learning.losses import prediction_of
 from streamfl.fdskl.roles import ROLES
@@ -121,7 +121,7 @@ def test_a_party_alone_hears_nobody() -> None:
 def test_labels_that_the_loss_cannot_take_are_refused_at_once() -> None:
     """Protects a label of another scale from waiting for its entity, and then being refused."""
     decode = KIND.channels(settings_of("p0", 2)).inputs["labels"].decode
-    with pytest.raises(PeerError, match="0 or 1 is expected"):
+    with pytest.raises(BadRecord, match="0 or 1 is expected"):
         decode(Record("labels", 0, 0, b"e", b'{"y": 0.5}'))
     assert decode(Record("labels", 0, 0, b"e", b'{"y": 1}')).label == 1.0
 

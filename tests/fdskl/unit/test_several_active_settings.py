@@ -11,7 +11,7 @@ from fdskl.makers import settings_of
 from identities import Keys
 from pydantic import ValidationError
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.messages import TURN, Turn
 from streamfl.fdskl.roles import ROLES
@@ -123,8 +123,8 @@ def test_turns_are_signed_where_members_have_keys(tmp_path: Path) -> None:
     decode = KIND.channels(settings[1]).inputs["turns"].decode
     assert decode(Record("f.turns", 2, 0, None, TURN.encode(said))) == said
     for place, changes in ((3, {}), (2, {"number": 2}), (2, {"signature": b""}), (2, {"sender": "p1"})):
-        with pytest.raises(PeerError, match=r"forged|not_a_member"):
+        with pytest.raises(BadRecord, match=r"forged|not_a_member"):
             decode(Record("f.turns", place, 0, None, TURN.encode(msgspec.structs.replace(said, **changes))))
     in_anothers_name = role.given.sign(msgspec.structs.replace(said, sender="p1", signature=b""), 2)
-    with pytest.raises(PeerError, match="'m0' may not speak for 'p1'"):
+    with pytest.raises(BadRecord, match="'m0' may not speak for 'p1'"):
         decode(Record("f.turns", 2, 0, None, TURN.encode(in_anothers_name)))

@@ -9,7 +9,7 @@ import pytest
 from fdskl.proof.direct import Party, learn, standardised
 from scipy import stats
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.fdskl.config import StandardisationSection
 from streamfl.fdskl.learning.section import KernelLearningSection
 from streamfl.fdskl.sums.standardisation import Standardisation, combined, moments_of, no_moments, scaling_of
@@ -237,7 +237,7 @@ def test_remembered_moments_that_cannot_be_are_refused() -> None:
         b"",
     ]
     for content in wrong:
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             parts.restore(b"columns", msgspec.msgpack.encode([50, content, True]))
     for whole in (
         [-1, right.tobytes(), True],

@@ -12,7 +12,7 @@ import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import life_of, make_worker, settings_of
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, Send
+from streamfl.contract.role import BadRecord, Received, Record, Rejection, Send
 from streamfl.encoding.wire import MAXIMUM_BYTES, VERSION
 from streamfl.fdskl.config import FEWEST_ENTITIES
 from streamfl.fdskl.messages import (
@@ -272,7 +272,7 @@ def test_a_round_of_too_many_entities_or_ranges_is_refused() -> None:
     ):
         (refused,) = answers(loop, 2, ROUND.encode(wrong))
         assert isinstance(refused, Rejection)
-        assert isinstance(refused.error, PeerError)
+        assert isinstance(refused.error, BadRecord)
         assert refused.error.reason == "oversized"
 
 

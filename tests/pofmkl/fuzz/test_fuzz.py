@@ -11,7 +11,7 @@ from msgspec import structs
 from pofmkl.proof import fuzz
 from wrong_messages import check_found, trusts_the_sender
 
-from streamfl.contract.role import PeerError, Rejection, StateChange
+from streamfl.contract.role import BadRecord, Rejection, StateChange
 from streamfl.encoding import wire
 from streamfl.pofmkl.messages import KERNEL_PARAMETERS, MARKER_KEY, SHARD_VERSION, UPDATE, KernelParameters
 from streamfl.pofmkl.server.shard import Shard
@@ -34,7 +34,7 @@ def _remembers_before_it_checks(self: Shard, received: Any, now: float) -> None:
     del now
     self.round.dimension = received.message.dimension
     if received.record.key != received.message.client.encode():
-        raise PeerError("forged", "too late")
+        raise BadRecord("forged", "too late")
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
@@ -76,7 +76,7 @@ def test_a_model_of_a_version_below_zero_is_refused() -> None:
     member = FEDERATION.member(fuzz.CLIENT)
     marker = next(message for message in FEDERATION.heard(fuzz.CLIENT, "model") if message.key == MARKER_KEY)
     wrong = structs.replace(SHARD_VERSION.decode(marker.value), model_version=-1)
-    with pytest.raises(PeerError, match="malformed"):
+    with pytest.raises(BadRecord, match="malformed"):
         member.decode(FuzzedRecord("model", MARKER_KEY, SHARD_VERSION.encode(wrong), marker.partition))
 
 
@@ -87,7 +87,7 @@ def test_a_damaged_state_of_the_client_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
     do."""
     role = FEDERATION.member(fuzz.CLIENT).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_state_of_the_server_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
     do."""
     role = FEDERATION.member(fuzz.SERVER).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
 
@@ -115,7 +115,7 @@ def test_a_remembered_update_that_does_not_fit_the_model_is_refused(
         one for one in federation.remembered(fuzz.SERVER) if (one.key or b"").startswith(b"pending/")
     ]
     value = UPDATE.encode(structs.replace(UPDATE.decode(pending.value), **wrong))
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(BadRecord) as refused:
         federation.member(fuzz.SERVER).role.restore(
             StateChange("state", pending.partition, pending.key or b"", value)
         )

@@ -9,7 +9,7 @@ import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
 from pofmkl.proof import fuzz
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.testing.fuzz.resumed import MemoryFederation
 
 # The default client writes a snapshot every 64 samples, the server's step one every 256 rows.
@@ -41,5 +41,5 @@ def test_a_name_that_is_no_text_is_refused() -> None:
         one for one in federation.remembered(fuzz.CLIENT) if (one.key or b"").startswith(b"client/")
     ]
     value = (first.value or b"").replace(b"press-1", b"press\xb11")
-    with pytest.raises(PeerError, match="malformed"):
+    with pytest.raises(BadRecord, match="malformed"):
         role.restore(StateChange("state", 0, b"client/press-1", value))

@@ -16,7 +16,7 @@ from largest_settings import written
 from numpy.typing import NDArray
 from pofmkl.makers import new_client, new_server, pace, room, staleness
 
-from streamfl.contract.role import Measurement, PeerError, Received, Record, Rejection, Send
+from streamfl.contract.role import BadRecord, Measurement, Received, Record, Rejection, Send
 from streamfl.contract.seeding import uniform
 from streamfl.encoding.wire import VERSION, decode_array, encode_array
 from streamfl.kernels import SQUARE, FeatureMap
@@ -486,7 +486,7 @@ class TestServer(RoleLaws):
 def test_another_version_of_the_protocol_is_named() -> None:
     """Protects mixed releases: their updates must be told apart before anything else of them is read."""
     value = UPDATE.encode(wrong(version=VERSION + 1).message)
-    with pytest.raises(PeerError, match="version"):
+    with pytest.raises(BadRecord, match="version"):
         UPDATE.decode(value)
 
 
@@ -608,5 +608,5 @@ def test_parts_of_another_learner_are_refused() -> None:
     assert [change.key for change in remembered] == [key]
     other = client("async", 1)
     other.open(0)
-    with pytest.raises(PeerError, match="preset"):
+    with pytest.raises(BadRecord, match="preset"):
         other.restore(remembered[0])

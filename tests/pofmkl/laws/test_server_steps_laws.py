@@ -13,7 +13,7 @@ from largest_settings import written
 from pofmkl.laws import test_role_laws as pofmkl_laws
 from pofmkl.makers import new_server, staleness
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
+from streamfl.contract.role import BadRecord, Received, Record, Rejection, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.learning.gradient_steps import AdaGradStep, StochasticGradientStep
 from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
@@ -198,5 +198,5 @@ def test_a_row_of_the_largest_label_is_accepted_whatever_its_rounding() -> None:
     (refused,) = role.receive([Received("updates", too_long, Record("updates", 0, 0, b"a", b""))], 0.0)
     assert isinstance(refused, Rejection)
     assert refused.error.reason == "too_large"
-    with pytest.raises(PeerError, match="malformed"):
+    with pytest.raises(BadRecord, match="malformed"):
         role.restore(StateChange("state", 0, b"step/slot/0/1", b""))

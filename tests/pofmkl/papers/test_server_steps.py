@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.pofmkl.learning.gradient_steps import AdaGradStep, StochasticGradientStep
 from streamfl.pofmkl.learning.recursive_least_squares import RecursiveLeastSquares
 from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
@@ -326,7 +326,7 @@ def test_a_malformed_state_is_refused() -> None:
         (AveragedStep(2), b"squares/0", encode([0, row])),
     ]
     for of, key, value in wrong:
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             of.restore(key, value)
     step.restore(b"slot/0/1", encode([0, 1, 1, row]))
     step.restore(b"snapshot/0", encode([0, 4 * BLOCK, triangle]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pofmkl.makers import new_server, staleness
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
+from streamfl.contract.role import BadRecord, Received, Record, Rejection, StateChange
 from streamfl.encoding.wire import VERSION, decode_array, encode_array
 from streamfl.pofmkl.client.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.config import PofmklSettings
@@ -221,7 +221,7 @@ def test_a_model_of_another_federation_is_not_taken_with_the_next_version() -> N
         ShardVersion(VERSION, 0, 2, 1, 5, 5),
     ):
         table.apply(KernelParameters(VERSION, 0, encode_array(np.ones(4, np.float32))), 0)
-        with pytest.raises(PeerError, match="configuration"):
+        with pytest.raises(BadRecord, match="configuration"):
             table.apply(wrong, 0)
         table.apply(ShardVersion(VERSION, 0, 2, 0, 1, 1), 0)
         assert not table.parameters.any()
@@ -233,7 +233,7 @@ def test_a_label_far_out_of_its_range_is_refused() -> None:
     record = Record("t", 0, 0, b"client", b'{"x": 1, "y": 10009}')
     assert reader.decode(record).label == pytest.approx(999.9)
     for label in (b"10011", b"-9991", b"1e17"):
-        with pytest.raises(PeerError, match="label_range"):
+        with pytest.raises(BadRecord, match="label_range"):
             reader.decode(Record("t", 0, 0, b"client", b'{"x": 1, "y": ' + label + b"}"))
 
 

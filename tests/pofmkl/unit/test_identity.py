@@ -18,7 +18,7 @@ from identities import Keys, again, figure
 from msgspec.structs import replace
 from scraped import scraped
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 from streamfl.encoding.wire import VERSION, encode_array, record_size
 from streamfl.identity import Identity, Member, Members, PrivateKey, add_key, read_key_file
 from streamfl.pofmkl.client.model import ModelTable
@@ -382,7 +382,7 @@ def test_a_client_without_keys_takes_no_signed_model(tmp_path: Path) -> None:
     plant.learn()
     table = ModelTable(2, ROW, 1, 1, 0, np.float32)
     said = [record for record in plant.records("model") if record.key == SIGNED_KEY]
-    with pytest.raises(PeerError, match=r"members have keys.*Set federation\.members") as refused:
+    with pytest.raises(BadRecord, match=r"members have keys.*Set federation\.members") as refused:
         table.apply(decode_model(said[-1].key, said[-1].value), 0)
     assert refused.value.reason == "configuration"
 
@@ -415,7 +415,7 @@ def test_no_signed_version_of_a_stranger_is_more_than_refused(
     if known:
         signature = server.public.identifier + signature
     value = SIGNED_VERSION.encode(SignedVersion(VERSION, marker, digests, signature))
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         table.apply(decode_model(SIGNED_KEY, value), 0)
     assert table.versions == (0,)
 
@@ -424,7 +424,7 @@ def test_no_signed_version_of_a_stranger_is_more_than_refused(
 @settings(deadline=None)
 def test_no_bytes_under_the_key_of_a_signed_version_are_more_than_refused(value: bytes) -> None:
     """Protects clients from what is no signed version at all."""
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         decode_model(SIGNED_KEY, value)
 
 

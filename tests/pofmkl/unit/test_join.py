@@ -13,7 +13,7 @@ import pytest
 from clock import Clock
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update
@@ -441,7 +441,7 @@ def test_state_of_another_learner_is_refused(federation: Federation) -> None:
     join = LabelJoin(EXPIRY, 10, 5)
     join.open(0)
     other = learner_of(settings(learning={"preset": "paper"}), 2)
-    with pytest.raises(PeerError, match="shape"):
+    with pytest.raises(BadRecord, match="shape"):
         join.restore(0, (key or b"").removeprefix(b"join/"), value or b"", other.check_forecast)
 
 

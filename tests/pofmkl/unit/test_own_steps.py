@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.kernels import SQUARE
 from streamfl.pofmkl.learning.client_journal import ChangedClientParts
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
@@ -96,7 +96,7 @@ def test_what_cannot_be_steps_is_refused() -> None:
         np.full(size // 8, np.nan).tobytes(),
         np.full(size // 8, 1e8).tobytes(),
     ):
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             made.restore_part(row, OWN_STEPS, content)
     made.restore_part(row, OWN_STEPS, b"")
     assert len(made.own_steps) == 0

@@ -27,7 +27,7 @@ from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
-from streamfl.pofmkl.tools.standing import updates_of
+from streamfl.pofmkl.tools.standing import updates_of, without_a_model
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.runtime.kinds import build_worker
@@ -111,6 +111,16 @@ def test_predictions_on_version_zero_are_counted_through_restarts(late: bool) ->
         "since this process began"
     )
     assert {key: one.on_version_zero for key, one in again.snapshot().items()} == {(0, "a"): 3, (1, "b"): 1}
+
+
+def test_what_the_state_does_not_know_of_version_zero_is_not_called_none() -> None:
+    """Protects who comes from release 0.1, whose state does not tell it: check said that 0 predictions were
+    made without a model."""
+    made = role()
+    made.receive([model(7), *readings("a", range(1))], 1.0)
+    assert [one.text for one in without_a_model(made)] == [
+        "none of 1 is known of; release 0.1 did not count them"
+    ]
 
 
 def test_what_a_backlog_waits_for_is_told_and_how_much_is_there() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pofmkl.proof import fuzz
 from pofmkl.proof.fuzz import CLIENT, SERVER
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.pofmkl.state import CLIENT_STATE, SERVER_STATE
 
 WITH_SAMPLES, LATE = "default-async", "default-late-labels"
@@ -51,7 +51,7 @@ def test_a_client_refuses_what_its_table_does_not_have(key: bytes) -> None:
     """Protects a worker from another role's changelog: what it does not know it must not pass over, because
     it would be lost."""
     assert not CLIENT_STATE.has(key)
-    with pytest.raises(PeerError, match="nothing that this client remembers"):
+    with pytest.raises(BadRecord, match="nothing that this client remembers"):
         new_role(WITH_SAMPLES, CLIENT).restore(StateChange("state", 0, key, b""))
 
 
@@ -61,7 +61,7 @@ def test_a_client_refuses_what_its_table_does_not_have(key: bytes) -> None:
 def test_a_server_refuses_what_its_table_does_not_have(key: bytes) -> None:
     """As for a client."""
     assert not SERVER_STATE.has(key)
-    with pytest.raises(PeerError, match="not known to this release"):
+    with pytest.raises(BadRecord, match="not known to this release"):
         new_role(WITH_SAMPLES, SERVER).restore(StateChange("state", 0, key, b""))
 
 
@@ -70,5 +70,5 @@ def test_a_server_refuses_what_its_table_does_not_have(key: bytes) -> None:
 )
 def test_state_of_the_other_source_of_labels_is_refused(federation: str, key: bytes) -> None:
     """Protects samples and labels that wait from being lost, when labels come another way than before."""
-    with pytest.raises(PeerError, match="nothing that this client remembers"):
+    with pytest.raises(BadRecord, match="nothing that this client remembers"):
         new_role(federation, CLIENT).restore(StateChange("state", 0, key, b""))

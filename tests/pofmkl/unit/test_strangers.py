@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pofmkl.makers import new_server, staleness
 
 from streamfl.contract.role import (
+    BadRecord,
     ConfigurationError,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -335,7 +335,7 @@ def test_who_was_seen_by_a_clock_that_was_ahead_does_not_stay_for_ever() -> None
     members.note("a", 1, 1, 1_000_000.0, 1_000_000.0, True)
     members.set_back(1000.0)
     for now in (1000.0, 1000.0 + DAY - 1):
-        with pytest.raises(PeerError, match="too_many_clients"):
+        with pytest.raises(BadRecord, match="too_many_clients"):
             members.make_room("b", now, True)
     assert members.make_room("b", 1000.0 + DAY, True) == "a"
 
@@ -536,7 +536,7 @@ def publish(model: ModelTable, version: int, updates: int | None = None, value: 
     for message in (KernelParameters(VERSION, 0, encode_array(np.full(ROW, value, np.float32))), marker):
         try:
             model.apply(message, 0)
-        except PeerError as error:
+        except BadRecord as error:
             refused.append(error.reason)
     return refused
 

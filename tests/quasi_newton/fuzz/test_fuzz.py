@@ -9,7 +9,7 @@ import pytest
 from quasi_newton.proof import fuzz
 from wrong_messages import check_found
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.quasi_newton.encryption.scheme import Plain
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.simulation.vertical.members import HEAD
@@ -87,7 +87,7 @@ def test_a_damaged_state_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
     do."""
     role = PLAIN.member(fuzz.GUEST_NAME).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
 
 
@@ -95,7 +95,7 @@ def test_a_damaged_state_is_refused(key: bytes) -> None:
 def test_a_coordinators_damaged_state_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback, as above."""
     role = PLAIN.member(HEAD).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
 
 
@@ -104,5 +104,5 @@ def test_a_damaged_model_is_refused_before_figures_tell_of_it(name: str) -> None
     """Protects the operator from a traceback of the metrics: the first tick refuses what is no model."""
     role = PLAIN.member(name).role
     role.restore(StateChange("state", 0, b"trained/0", b"\x94\x01\xa1x\xc0\xc0\x01"))
-    with pytest.raises(PeerError, match="model"):
+    with pytest.raises(BadRecord, match="model"):
         role.receive([], NOW)

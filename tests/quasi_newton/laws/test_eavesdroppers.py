@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.ciphertext_attacks import quotient, signed
 from benchmarks.quasi_newton.coordinator_attacks import alike, distance_from_uniform, followed, slots_of
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.quasi_newton.encryption.bignum import from_bytes, gcd
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
@@ -264,7 +264,7 @@ def test_a_coordinator_that_runs_the_broker_reads_nothing_between_host_and_guest
             content = payload(loop, topic, message)
             assert content not in message.content
             assert len(set(message.content)) > fewest_values(len(message.content))
-            with pytest.raises(PeerError):
+            with pytest.raises(BadRecord):
                 decode_ciphertexts(key, message.content, len(message.content) // key.ciphertext_bytes)
     assert kinds == {"blinded", "answer", "aligned", "outputs", "residuals", "dots"}
 

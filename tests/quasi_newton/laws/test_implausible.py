@@ -12,7 +12,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_eavesdroppers import federation, said
 from quasi_newton.laws.test_retraining import parties
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 from streamfl.quasi_newton.encryption.packing import Packing
@@ -89,7 +89,7 @@ def test_what_the_bounds_allow_is_taken(secrets: Secrets, name: str) -> None:
     loop = federation(secrets, **SHORT)
     loop.settle()
     opened_beyond(loop, name, 0)
-    with pytest.raises(PeerError, match="beyond what all rows"):
+    with pytest.raises(BadRecord, match="beyond what all rows"):
         opened_beyond(loop, name, 1)
 
 
@@ -165,7 +165,7 @@ def test_products_are_those_of_vectors() -> None:
         basis = np.array([*steps, step, *curvatures, curvature])
         offered = np.concatenate([basis @ step, basis @ curvature])
         descent.check_pair(offered, 1.0)
-        with pytest.raises(PeerError, match="no vectors"):
+        with pytest.raises(BadRecord, match="no vectors"):
             descent.check_pair(offered * np.where(np.arange(len(offered)) == len(steps), -1.0, 1.0), 1.0)
         assert descent.offer(*offered.reshape(2, -1))
         steps.append(step)
@@ -179,8 +179,8 @@ def test_products_are_those_of_vectors() -> None:
             worse[0] = 1.01 * np.sqrt(products[-2] * (steps[0] @ steps[0])) + 2e-6 * (
                 1 + np.linalg.norm(steps[0])
             )
-            with pytest.raises(PeerError, match="no vectors"):
+            with pytest.raises(BadRecord, match="no vectors"):
                 descent.check_step(worse, 4.0)
         for total in (-0.01, 2 * (2.0 + 2.0 + 0.5) + 0.01):
-            with pytest.raises(PeerError, match="no outputs up to 4"):
+            with pytest.raises(BadRecord, match="no outputs up to 4"):
                 descent.check_step(np.array([*products[:-1], total]), 4.0)

@@ -12,7 +12,7 @@ from quasi_newton.federations import Secrets
 from quasi_newton.laws.closed_loop import ClosedLoop, Place
 from quasi_newton.laws.test_closed_loop import ROWS, assert_equals_direct, federation, outcome, trained
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, receive_at_once
+from streamfl.contract.role import BadRecord, Received, Record, Rejection, receive_at_once
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
@@ -247,12 +247,12 @@ def test_a_second_decryption_is_refused(secrets: Secrets) -> None:
 
 
 def test_what_is_no_message_is_refused_before_a_role_sees_it() -> None:
-    """Bytes of anybody give PeerError and nothing else."""
+    """Bytes of anybody give BadRecord and nothing else."""
     loop: ClosedLoop = federation(1)
     for member in loop.members.values():
         for topic, (_, decode) in member.inputs.items():
             for value in (None, b"", b"\xc1", b"\x98\x01", b"\x98" + bytes([1]) * 8, b"\xff" * 100):
-                with pytest.raises(PeerError):
+                with pytest.raises(BadRecord):
                     decode(Record(topic, 0, 0, b"k", value, (), 0.0))
 
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.rows import alignment
 from streamfl.quasi_newton.rows.alignment import Alignment, KeyedHashes, set_digest
 
@@ -142,11 +142,11 @@ def test_points_that_are_none_are_refused() -> None:
         ([(P + 5).to_bytes(32, "big")], "malformed"),
         ([b"\xff" * 32], "malformed"),
     ):
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BadRecord) as caught:
             party.blind_theirs(points)
         assert caught.value.reason == reason
     for answer, reason in (([], "shape"), (good[:2], "shape")):
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BadRecord) as caught:
             party.intersect(answer, good)
         assert caught.value.reason == reason
 
@@ -197,7 +197,7 @@ def test_keyed_hashes_find_the_intersection_too() -> None:
         ([b"x"], "malformed"),
         (host.blind_own(), "oversized"),
     ):
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BadRecord) as caught:
             few.blind_theirs(theirs)
         assert caught.value.reason == reason
     with pytest.raises(ValueError, match="too few"):

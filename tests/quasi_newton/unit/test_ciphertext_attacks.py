@@ -13,7 +13,7 @@ import phe
 import pytest
 from scipy.stats import kstest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption import encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import encode_ciphertexts
 from streamfl.quasi_newton.encryption.encryptor import Encryptor
@@ -101,7 +101,7 @@ def test_no_h_comes_from_anybody(private: PaillierPrivateKey, monkeypatch: pytes
     party's secret."""
     public = private.public
     content = public.to_bytes() + (1).to_bytes(128, "big")
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         PaillierPublicKey.from_bytes(content, public.bits, hashlib.sha256(content).hexdigest())
     made = {int(Encryptor(public, secret).h) for secret in (HOST, GUEST)}
     assert len(made) == 2

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
@@ -43,7 +43,7 @@ def test_what_no_member_can_have_encrypted_is_refused(private: PaillierPrivateKe
     for reason, ciphertexts in wrong.items():
         for ciphertext in ciphertexts:
             content = encode_ciphertexts(public, [good[0], ciphertext, good[2]])
-            with pytest.raises(PeerError) as caught:
+            with pytest.raises(BadRecord) as caught:
                 decode_ciphertexts(public, content, 3)
             assert caught.value.reason == reason
 
@@ -57,14 +57,14 @@ def test_the_same_ciphertext_twice_is_refused(private: PaillierPrivateKey) -> No
         one,
         other,
     ]
-    with pytest.raises(PeerError, match="ciphertext_repeated"):
+    with pytest.raises(BadRecord, match="ciphertext_repeated"):
         decode_ciphertexts(private.public, encode_ciphertexts(private.public, [one, other, one]), 3)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 10**12])
 def test_a_vector_of_another_length_is_refused(private: PaillierPrivateKey, count: int) -> None:
     """Protects memory, and each row from another row's ciphertext."""
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         decode_ciphertexts(private.public, bytes(128 * 3), count)
     assert caught.value.reason == "shape"
 
@@ -82,6 +82,6 @@ def test_no_bytes_lead_to_anything_but_a_counted_reason(private: PaillierPrivate
         reason = None
         try:
             decode_ciphertexts(private.public, content, generator.randrange(4))
-        except PeerError as error:
+        except BadRecord as error:
             reason = error.reason
         assert reason is None or reason in REASONS

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.encryptor import Encryptor, exponent_bits
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey, generate_key
@@ -206,14 +206,14 @@ def test_a_mask_comes_off_again(private: PaillierPrivateKey) -> None:
         packing.unpack(Masks(private.public, SECRET).unmask(answer, PLACE, digest), len(numbers)) == numbers
     )
     for wrong in ((PLACES[0], digest), (PLACE, bytes(32))):
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             packing.unpack(masks.unmask(answer, *wrong), len(numbers))
 
 
 def test_an_answer_that_is_no_residue_is_refused(private: PaillierPrivateKey) -> None:
     """Protects the party from a number that looks like another after the mask is off."""
     for plaintext in (int(private.public.n), -1):
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BadRecord) as caught:
             Masks(private.public, SECRET).unmask([plaintext], PLACE, bytes(32))
         assert caught.value.reason == "out_of_bounds"
 

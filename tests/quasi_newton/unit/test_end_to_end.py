@@ -8,7 +8,7 @@ import itertools
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD, EncryptedLink
 
@@ -17,7 +17,7 @@ TOPIC, PLACE = "credit.guest.residuals", b"run 7, iteration 3"
 
 
 def refused(link: EncryptedLink, envelope: bytes, topic: str = TOPIC, place: bytes = PLACE) -> None:
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         link.open(envelope, topic, place)
     assert caught.value.reason == "envelope"
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.training_progress import GATHERING
@@ -60,13 +60,13 @@ def test_damaged_scores_are_refused(stored: tuple[object, ...]) -> None:
     parts = ChangedParts()
     scores = Scores(parts, EntityTable(parts, 1, True, 1e9, 10, MemberCounts()), 2)
     parts.restore(b"score/a", msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
-    with pytest.raises((PeerError, msgspec.ValidationError)):
+    with pytest.raises((BadRecord, msgspec.ValidationError)):
         parts.restore(b"score/b", msgspec.msgpack.encode(stored))
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         parts.restore(b"score/" + b"x" * 300, msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
     assert list(scores._scores) == ["a"]
     calibration = LatestCalibration(parts)
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         parts.restore(b"calibration", msgspec.msgpack.encode((1, float("nan"), 1.0, 5)))
     assert calibration.fitted is None
 

@@ -10,7 +10,7 @@ import os
 import phe
 import pytest
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.bignum import is_prime, long
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey, generate_key
 
@@ -22,7 +22,7 @@ def fingerprint(n: int) -> str:
 def refused(n: int, bits: int = 512, older: tuple[PaillierPublicKey, ...] = ()) -> str:
     """What is said of a modulus that the configuration itself pins."""
     content = int(n).to_bytes(bits // 8, "big")
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         PaillierPublicKey.from_bytes(content, bits, hashlib.sha256(content).hexdigest(), older)
     assert caught.value.reason == "weak_key"
     return caught.value.text
@@ -67,7 +67,7 @@ def test_a_key_crosses_the_wire_whole(private: PaillierPrivateKey) -> None:
 
 def test_a_key_that_is_not_pinned_is_refused(private: PaillierPrivateKey, other: PaillierPrivateKey) -> None:
     """Protects the parties from a key of whoever can write to the topic."""
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         PaillierPublicKey.from_bytes(other.public.to_bytes(), 512, private.public.fingerprint)
     assert caught.value.reason == "unpinned_key"
 
@@ -109,7 +109,7 @@ def _with_factor(factor: int) -> int:
 
 
 def _refused_length(private: PaillierPrivateKey) -> str:
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadRecord) as caught:
         PaillierPublicKey.from_bytes(private.public.to_bytes() + b"\x00", 512, private.public.fingerprint)
     return caught.value.text
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from quasi_newton.federations import settings_of
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED, TrainingProgress
@@ -108,13 +108,13 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"batch/1000000000/names/0", b""), (b"gone/1", bytes(79)), (b"gone/-1", bytes(80)),
         (b"batch/1/signs/7", b"1"),
     ):  # fmt: skip
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             again._parts.restore(key, value)
     for number in range(3):
         again._parts.restore(b"batch/%d/signs/0" % number, bytes(10))
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         again._parts.restore(b"batch/3/signs/0", bytes(10))
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         _ = again.raw
 
 

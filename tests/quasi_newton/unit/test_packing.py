@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.encryptor import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds, kinds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey
@@ -78,7 +78,7 @@ def test_a_slot_that_is_one_bit_too_narrow_is_never_built(
     assert packing.unpack(packing.pack(numbers), len(numbers)) == numbers
     monkeypatch.setattr(FixedPoint, "slot_bits", property(lambda self: self.largest.bit_length()))
     narrow = Packing(private.public, kind)
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         narrow.unpack(narrow.pack(numbers), len(numbers))
 
 
@@ -113,6 +113,6 @@ def test_plaintexts_that_are_no_packed_numbers_are_refused(private: PaillierPriv
         ([1, 1], 1, "shape"),
         ([], 1, "shape"),
     ):
-        with pytest.raises(PeerError) as caught:
+        with pytest.raises(BadRecord) as caught:
             packing.unpack(plaintexts, count)
         assert caught.value.reason == reason

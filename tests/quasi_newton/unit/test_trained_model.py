@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError
+from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PartyArithmetic
@@ -68,7 +68,7 @@ def test_bytes_come_back_the_same(method: Method, rows: Floats) -> None:
 
 @pytest.mark.parametrize("method", [*METHODS, EVIDENCE])
 def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
-    """Protects the process that takes state back: PeerError, or another model of sound shape, whatever the
+    """Protects the process that takes state back: BadRecord, or another model of sound shape, whatever the
     bytes are."""
     content = model_of(rows, method, True).encode()
     random = np.random.default_rng(1)
@@ -80,7 +80,7 @@ def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
             spoilt[at] = random.integers(0, 256)
         try:
             found = TrainedModel.decode(bytes(spoilt))
-        except PeerError:
+        except BadRecord:
             refused += 1
             continue
         with np.errstate(all="ignore"):
@@ -88,7 +88,7 @@ def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
         assert len(found.weights) == len(found.preparation.kept) + found.intercept
     assert refused
     for end in range(0, len(content), 1 + len(content) // 50):
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             TrainedModel.decode(content[:end])
 
 
@@ -116,7 +116,7 @@ def test_what_does_not_fit_together_is_refused(rows: Floats) -> None:
         with_preparation(0, EVIDENCE),
         with_preparation(9, [bytes(16)] * 3),
     ):
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             TrainedModel.decode(wrong)
 
 
@@ -133,7 +133,7 @@ def test_weights_are_of_bins(rows: Floats) -> None:
         wrong = msgspec.msgpack.encode(
             [*whole[:2], msgspec.msgpack.encode([*within[:9], values]), *whole[3:]]
         )
-        with pytest.raises(PeerError):
+        with pytest.raises(BadRecord):
             TrainedModel.decode(wrong)
 
 

@@ -10,7 +10,7 @@ import pytest
 from vafl.proof import fuzz
 from wrong_messages import check_found, trusts_the_sender
 
-from streamfl.contract.role import PeerError, StateChange
+from streamfl.contract.role import BadRecord, StateChange
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.vafl.coordinator.intake import Intake
 from streamfl.vafl.coordinator.role import VaflCoordinator
@@ -21,7 +21,7 @@ from streamfl.vafl.party.role import VaflParty
 def _forgets_before_it_checks(self: VaflParty, received: Any, reply: Any, bounded: bool) -> None:
     for task in self._tasks.values():
         task.in_flight._entries.pop(reply.entity, None)
-    raise PeerError("forged", "too late")
+    raise BadRecord("forged", "too late")
 
 
 def _takes_any_values(self: Intake, content: bytes) -> Any:
@@ -76,7 +76,7 @@ def test_a_damaged_state_of_the_coordinator_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
     do."""
     role = fuzz.FEDERATIONS["vafl-sum-logistic"].member(HEAD).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_state_of_a_party_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to
     do."""
     role = fuzz.FEDERATIONS["vafl-private"].member(fuzz.WRONG[0]).role
-    with pytest.raises(PeerError):
+    with pytest.raises(BadRecord):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
 
@@ -108,5 +108,5 @@ def test_answers_that_were_remembered_with_a_gap_are_refused() -> None:
     federation = fuzz.FEDERATIONS["vafl-sum-logistic"]
     (first, *_) = [one for one in federation.remembered(fuzz.WRONG[0]) if one.key == b"answered/0"]
     role = federation.member(fuzz.WRONG[0]).role
-    with pytest.raises(PeerError, match="after 0 others"):
+    with pytest.raises(BadRecord, match="after 0 others"):
         role.restore(StateChange("state", 0, b"answered/1", first.value))

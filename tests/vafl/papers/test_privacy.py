@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import kstest
 from vafl.makers import Steps, make_party
 
-from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
+from streamfl.contract.role import BadRecord, Received, Record, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.privacy.accountant import epsilon_of
 from streamfl.privacy.keyed_noise import ROUNDING
@@ -540,7 +540,7 @@ def test_no_mu_is_claimed_after_a_life_without_noise(learns: bool) -> None:
     if learns:
         before.answered(before.sent[-1], np.ones(SIZE))
     with pytest.raises(
-        PeerError, match="taken steps without noise" if learns else "sent embeddings without noise"
+        BadRecord, match="taken steps without noise" if learns else "sent embeddings without noise"
     ):
         restarted(before, Mechanism(1.0, 4.0, 1.0, 4.0, None, SECRET))
 
@@ -756,7 +756,7 @@ def test_reply_noise_hides_only_labels_within_their_range(tmp_path: Path) -> Non
     private = {"reply_noise": 1.0, "secret_file": str(tmp_path / "secret")}
     for label in (9.999, 20.001, 1000.0):
         with pytest.raises(
-            PeerError, match=r"labels.label_range = \[10.0, 20.0\].*privacy.reply_noise"
+            BadRecord, match=r"labels.label_range = \[10.0, 20.0\].*privacy.reply_noise"
         ) as caught:
             gradient(*coordinator(**private), label)
         assert caught.value.reason == "label"

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from streamfl.contract.role import PeerError, Send
+from streamfl.contract.role import BadRecord, Send
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.entities import entity_label, entity_sample, settings_of
@@ -170,7 +170,7 @@ class VaflTarget(RoleTarget):
         self.tick()
 
     def check_array(self, content: bytes, name: str) -> None:
-        """PeerError for an array that a peer would refuse: members must not send one."""
+        """BadRecord for an array that a peer would refuse: members must not send one."""
         bounded_array(content, self.dtype, self.settings.federation.embedding_size, name)
 
 
@@ -189,7 +189,7 @@ class PartyTarget(VaflTarget):
         ignores other replies."""
         try:
             reply = REPLY.decode(message.value)
-        except PeerError:
+        except BadRecord:
             return message
         shown = self._shown.get(reply.entity)
         if shown is None or self.random.random() < STALE:
@@ -249,7 +249,7 @@ class CoordinatorTarget(VaflTarget):
         them."""
         try:
             shown = EMBEDDING.decode(message.value)
-        except PeerError:
+        except BadRecord:
             return message
         if self.random.random() < STALE:
             return message

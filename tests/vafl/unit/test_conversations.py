@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from vafl.makers import Alignment, Steps, make_coordinator, make_party
 
-from streamfl.contract.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
+from streamfl.contract.role import BadRecord, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.privacy.accountant import epsilon_of
@@ -302,7 +302,7 @@ def test_state_of_another_federation_is_refused() -> None:
         (party.role, Party(fingerprint=1).role),
     ):
         (own,) = [change for change in role.changed_state() if change.key == b"task"]
-        with pytest.raises(PeerError, match="list of parties"):
+        with pytest.raises(BadRecord, match="list of parties"):
             other.restore(own)
 
 

@@ -16,8 +16,8 @@ from vafl.makers import Steps, make_party
 from streamfl.configuration.secrets import read_secret
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import (
+    BadRecord,
     ConfigurationError,
-    PeerError,
     Received,
     Record,
     Rejection,
@@ -99,7 +99,7 @@ def test_a_party_with_a_ledger_does_not_go_on_without_noise() -> None:
     before = party(MECHANISM)
     assert sees(before, "ann") == [1]
     state = list(before.changed_state())
-    with pytest.raises(PeerError, match=r"\[privacy\] is missing.*privacy\.without_noise = true"):
+    with pytest.raises(BadRecord, match=r"\[privacy\] is missing.*privacy\.without_noise = true"):
         restored(party(), state)
     restored(party(MECHANISM), state)
 
@@ -113,7 +113,7 @@ def test_an_operator_may_end_the_promise_and_the_log_says_so() -> None:
     assert notice.reason == "without_noise"
     assert list(after.notices()) == []
     assert sees(after, "ann") == [2]
-    with pytest.raises(PeerError, match="without noise before"):
+    with pytest.raises(BadRecord, match="without noise before"):
         restored(party(MECHANISM), list(after.changed_state()))
 
 

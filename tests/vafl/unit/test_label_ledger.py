@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import norm
 from vafl.makers import Alignment, make_coordinator
 
-from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Send, StateChange
+from streamfl.contract.role import BadRecord, ConfigurationError, Received, Record, Send, StateChange
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.privacy.accountant import epsilon_of
@@ -278,13 +278,13 @@ def test_a_coordinator_with_a_ledger_does_not_go_on_without_noise() -> None:
     noise."""
     before = Coordinator()
     before.lives("ann")
-    with pytest.raises(PeerError, match=r"privacy\.reply_noise is missing.*privacy\.without_noise = true"):
+    with pytest.raises(BadRecord, match=r"privacy\.reply_noise is missing.*privacy\.without_noise = true"):
         Coordinator(0.0, before.state)
     after = Coordinator(0.0, before.state, without_noise=True)
     assert [notice.reason for notice in after.role.notices()] == ["without_noise"]
     after.log, after.sequence = before.log, before.sequence
     assert after.lives("bob") == [-1.0, -1.0]
-    with pytest.raises(PeerError, match="released labels without noise before"):
+    with pytest.raises(BadRecord, match="released labels without noise before"):
         Coordinator(NOISE, after.state)
 
 
@@ -295,7 +295,7 @@ def test_no_mu_is_claimed_of_labels_that_were_told_without_noise() -> None:
     Coordinator(NOISE, predicted.state)
     told = Coordinator(0.0)
     told.lives("ann")
-    with pytest.raises(PeerError, match="start over with another federation"):
+    with pytest.raises(BadRecord, match="start over with another federation"):
         Coordinator(NOISE, told.state)
 
 

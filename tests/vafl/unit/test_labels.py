@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamfl.contract.role import PeerError, Record
+from streamfl.contract.role import BadRecord, Record
 from streamfl.records.labels import Label
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
@@ -37,7 +37,7 @@ def test_every_class_reaches_the_coordinator() -> None:
     decode = vertical_labels({"loss": "square"}, label_range=[10, 20])
     assert decode(15).label == 0.5
     with pytest.raises(
-        PeerError, match=r"y is 10100.0, .*1000 times as large as labels\.label_range = \[10.0, 20.0\]"
+        BadRecord, match=r"y is 10100.0, .*1000 times as large as labels\.label_range = \[10.0, 20.0\]"
     ) as caught:
         decode(10_100)
     assert caught.value.reason == "label"

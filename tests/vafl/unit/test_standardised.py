@@ -9,7 +9,7 @@ import pytest
 from vafl.makers import party_settings
 
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
+from streamfl.contract.role import BadRecord, Received, Record, Send, StateChange
 from streamfl.records.samples import Sample
 from streamfl.runtime.kinds import find_kind
 from streamfl.simulation.vertical.table import VerticalTable
@@ -119,7 +119,7 @@ def test_the_scale_is_why_earlier_releases_refuse_the_state() -> None:
     assert scale
     for change in scale:
         assert change.value is not None
-        with pytest.raises(PeerError, match="is not of this model"):
+        with pytest.raises(BadRecord, match="is not of this model"):
             party()._tasks[0].model._restore_array(change.key.removeprefix(b"array/"), change.value)
     assert party_state_settings(party_settings()).layout == 2
 
