@@ -663,7 +663,7 @@ def test_an_outage_is_waited_out() -> None:
 def test_a_worker_that_can_open_no_file_ends() -> None:
     """Protects an operator with a low ulimit -n: client libraries take that for a cluster that is away, and
     the worker tried again for ever."""
-    bus, stop = prepared(BrokenBus()), threading.Event()
+    bus, stop = bus_of(BrokenSession), threading.Event()
     send(bus, number(1, 5))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as held:
