@@ -14,7 +14,6 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from streamfl.configuration.asked_for import is_asked_for
-from streamfl.configuration.descriptions import key_descriptions
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError
 from streamfl.terminal.printable import printable
@@ -111,9 +110,8 @@ class ConfigDraft:
         return str(self.sections["role"]["kind"][0])
 
     def _lacking(self, section: type[BaseModel], keys: Mapping[str, Any]) -> list[tuple[str, str]]:
-        descriptions = key_descriptions(section)
         return [
-            (key, descriptions[key])
+            (key, " ".join((known.description or "").split()))
             for key, known in section.model_fields.items()
             if is_asked_for(known, self._kind) and key not in keys
         ]

@@ -71,7 +71,9 @@ class Section(_Copied):
     space.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
 
     forgotten: ClassVar[set[str]] = set()
     """Keys that only say how to reach something. State does not depend on them, so they are not remembered
@@ -207,6 +209,7 @@ class RoleSettings(_Copied, BaseSettings):
         frozen=True,
         env_prefix=ENVIRONMENT_PREFIX,
         env_nested_delimiter=NESTED_DELIMITER,
+        use_attribute_docstrings=True,
         hide_input_in_errors=True,
     )
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from streamfl.configuration.descriptions import key_descriptions
 from streamfl.contract.system import System, load
 from streamfl.monitoring.pages import table
 from streamfl.roles.role_kind import RoleKind
@@ -84,10 +83,9 @@ def section_text(heading: str, section: type[BaseModel]) -> str:
     """One section: its keys in a table."""
     name = heading.strip("[]")
     rows = []
-    descriptions = key_descriptions(section)
     for key, field in section.model_fields.items():
         changeable = [CHANGEABLE_TEXT] if any(isinstance(one, Changeable) for one in field.metadata) else []
-        meaning = " ".join([descriptions[key], *changeable]).strip()
+        meaning = " ".join([*(field.description or "").split(), *changeable])
         rows.append(
             (
                 f"`{name}.{field.alias or key}`",

@@ -12,7 +12,6 @@ from random import Random
 
 import pytest
 
-from streamfl.configuration.descriptions import key_descriptions
 from streamfl.contract.measurement import declared
 from streamfl.contract.system import System, installed_systems, load
 from streamfl.reference import pages
@@ -82,8 +81,8 @@ def test_every_setting_says_what_it_means(system: System) -> None:
     for kind in load(system.roles).values():
         for name, section in sections(kind.settings).items():
             assert section.__doc__, name
-            for key, described in key_descriptions(section).items():
-                assert described.endswith("."), f"{name}.{key}"
+            for key, field in section.model_fields.items():
+                assert (field.description or "").strip().endswith("."), f"{name}.{key}"
 
 
 @pytest.mark.parametrize("system", FUZZED, ids=lambda system: system.name)
