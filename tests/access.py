@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from kafka.admin import (
     ResourceType,
 )
 from streamfl_connectors.kafka.bus import KafkaBus
+from streamfl_process import start_streamfl
 
 from streamfl.runtime.bus import Outgoing
 
@@ -113,10 +113,8 @@ def check_printed_rights_are_enough(secured: Broker, folder: Path, role: Secured
             **os.environ,
             **{f"STREAMFL_BUS__OPTIONS__{key}": value for key, value in login.items()},
         }
-        command = [sys.executable, "-m", "streamfl", arguments[0], str(config), *arguments[1:]]
-        return subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return start_streamfl(arguments[0], config, *arguments[1:], env=environment, **streams)
 
     created = start("admin", "topics", "--create-inputs", "--principal", f"User:{MEMBER}", "--format", "json")
     out, error = created.communicate(timeout=120)

@@ -10,8 +10,10 @@ __all__ = ["CASES", "Told"]
 
 DAY = 24 * 60
 CHALLENGER = 'challenger_%s_total{model="running-mean"}'
-# A counter that is scraped every five minutes and grows by one a day.
-ONE_A_DAY = "0+0.0035x400"
+# Minutes between samples of alerts that look back for a day. Prometheus computes each of them.
+SELDOM = 20
+# A counter that is scraped as seldom and grows by one a day.
+ONE_A_DAY = "0+0.014x100"
 GUEST = 'role="quasi-newton-guest"'
 COORDINATOR = 'role="quasi-newton-coordinator"'
 
@@ -73,8 +75,8 @@ def absence(counter: str, of: str) -> tuple[Told, ...]:
 def first_training(other: Mapping[str, str]) -> Mapping[str, str]:
     """A party of quasi-Newton with one entity that stays incomplete. other: series that differ."""
     return {
-        "missing_entities": stays(1, 400),
-        "known_entities": stays(4, 400),
+        "missing_entities": stays(1),
+        "known_entities": stays(4),
         "samples_total": ONE_A_DAY,
         **other,
     }
@@ -83,14 +85,14 @@ def first_training(other: Mapping[str, str]) -> Mapping[str, str]:
 def first_window(other: Mapping[str, str]) -> Mapping[str, str]:
     """A party of DP Frank-Wolfe whose one entity never gets its label. other: series that differ."""
     lacking = {
-        'lacking_entities{reason="label"}': stays(1, 400),
-        'lacking_entities{reason="columns"}': stays(0, 400),
+        'lacking_entities{reason="label"}': stays(1),
+        'lacking_entities{reason="columns"}': stays(0),
     }
     return {
-        "window": stays(0, 400),
+        "window": stays(0),
         **lacking,
         "samples_total": ONE_A_DAY,
-        "announced_entities_total": stays(7, 400),
+        "announced_entities_total": stays(7),
         **other,
     }
 
@@ -205,14 +207,14 @@ CASES: dict[str, tuple[Told, ...]] = {
         61,
     ),
     "StreamflRegretRises": (
-        Told({"regret": "0.10x288 0.112x60", "lifetime_labels": stays(1, 400)}, 1505, (), 5),
-        Told({"regret": "0.0005x288 0.0011x60", "lifetime_labels": stays(1, 400)}, 1505, (), 5),
-        Told({"regret": "0.10x288 0.109x60", "lifetime_labels": stays(1, 400)}, step=5, end=330),
-        Told({"regret": "0.0005x288 0.00095x60", "lifetime_labels": stays(1, 400)}, step=5, end=330),
+        Told({"regret": "0.10x72 0.112x15", "lifetime_labels": stays(1)}, DAY + 80, (), SELDOM),
+        Told({"regret": "0.0005x72 0.0011x15", "lifetime_labels": stays(1)}, DAY + 80, (), SELDOM),
+        Told({"regret": "0.10x72 0.109x15", "lifetime_labels": stays(1)}, step=SELDOM, end=83),
+        Told({"regret": "0.0005x72 0.00095x15", "lifetime_labels": stays(1)}, step=SELDOM, end=83),
         # The regret rises together with the number of labels.
-        Told({"regret": "0.10x288 0.20x60", "lifetime_labels": "1x288 2x60"}, step=5, end=330),
+        Told({"regret": "0.10x72 0.20x15", "lifetime_labels": "1x72 2x15"}, step=SELDOM, end=83),
         # Around zero a small regret is many times yesterday's.
-        Told({"regret": "-0.00001x288 0.00001x60", "lifetime_labels": stays(1, 400)}, step=5, end=330),
+        Told({"regret": "-0.00001x72 0.00001x15", "lifetime_labels": stays(1)}, step=SELDOM, end=83),
     ),
     "StreamflRegretStays": (
         Told({"regret": stays(0.0105, 400), "lifetime_labels": stays(1, 400)}, 7 * DAY + 60, (), 30),
@@ -343,15 +345,15 @@ CASES: dict[str, tuple[Told, ...]] = {
     ),
     # Alerts of quasi-Newton federations.
     "StreamflFirstTrainingWaits": (
-        Told(first_training({}), DAY + 60, (), 5),
+        Told(first_training({}), DAY + 60, (), SELDOM),
         # Only labels come, never the guest's columns.
-        Told(first_training({"samples_total": stays(0, 400), "labels_total": ONE_A_DAY}), DAY + 60, (), 5),
+        Told(first_training({"samples_total": stays(0), "labels_total": ONE_A_DAY}), DAY + 60, (), SELDOM),
         # Fewer entities are known than before: the oldest were forgotten.
-        Told(first_training({"known_entities": "9x100 4x300"}), DAY + 60, (), 5),
+        Told(first_training({"known_entities": "9x25 4x75"}), DAY + 60, (), SELDOM),
         # Training has begun, a new entity comes each day, or nothing comes.
-        Told(first_training({"missing_entities": stays(0, 400)}), step=5, end=350),
-        Told(first_training({"known_entities": "4x200 5x200"}), step=5, end=350),
-        Told(first_training({"samples_total": stays(9, 400)}), None, (), 5, 30, 350),
+        Told(first_training({"missing_entities": stays(0)}), step=SELDOM, end=88),
+        Told(first_training({"known_entities": "4x50 5x50"}), step=SELDOM, end=88),
+        Told(first_training({"samples_total": stays(9)}), None, (), SELDOM, 8, 88),
     ),
     "StreamflTrainingStands": (
         Told({f"phase{{{COORDINATOR}}}": stays(1), f"iteration{{{COORDINATOR}}}": stays(4)}, 60),
@@ -388,12 +390,12 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflReleaseRefused": once("refused_releases_total"),
     "StreamflAnswersMissing": once("missing_answers_total"),
     "StreamflFirstWindowWaits": (
-        Told(first_window({}), DAY + 60, (), 5),
-        Told(first_window({"samples_total": stays(0, 400), "labels_total": ONE_A_DAY}), DAY + 60, (), 5),
-        Told(first_window({"announced_entities_total": ONE_A_DAY}), step=5, end=350),
-        Told(first_window({"window": stays(1, 400)}), step=5, end=350),
-        Told(first_window({'lacking_entities{reason="label"}': stays(0, 400)}), step=5, end=350),
-        Told(first_window({"samples_total": stays(9, 400)}), None, (), 5, 30, 350),
+        Told(first_window({}), DAY + 60, (), SELDOM),
+        Told(first_window({"samples_total": stays(0), "labels_total": ONE_A_DAY}), DAY + 60, (), SELDOM),
+        Told(first_window({"announced_entities_total": ONE_A_DAY}), step=SELDOM, end=88),
+        Told(first_window({"window": stays(1)}), step=SELDOM, end=88),
+        Told(first_window({'lacking_entities{reason="label"}': stays(0)}), step=SELDOM, end=88),
+        Told(first_window({"samples_total": stays(9)}), None, (), SELDOM, 8, 88),
     ),
     "StreamflEntitiesMissing": (
         Told(

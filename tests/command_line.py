@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 
 from streamfl.cli import main
 from streamfl.cli.topics import topics
+
+# Arguments after ``streamfl``. Gives exit code, stdout and stderr.
+Command = Callable[..., tuple[int, str, str]]
 
 
 def run_command(

@@ -8,7 +8,7 @@ import importlib.util
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -129,6 +129,16 @@ def try_fewer_examples(items: list[pytest.Item]) -> None:
         if own is not None and own is not settings.default:
             fewer = max(LEAST_EXAMPLES, own.max_examples // DIVISORS[PROFILE])
             function._hypothesis_internal_use_settings = settings(own, max_examples=fewer)
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """``streamfl`` in the test's own process, which most tests do not load."""
+    from command_line import run_command
+
+    return functools.partial(run_command, monkeypatch, capsys)
 
 
 @pytest.fixture(autouse=True)

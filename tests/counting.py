@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from streamfl.contract.role import (
     BadRecord,
@@ -18,8 +19,20 @@ from streamfl.contract.role import (
     TopicSpec,
 )
 from streamfl.encoding.wire import LONGEST_KEY
+from streamfl.runtime.bus import Bus, Subscription
+from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.worker import Worker
 
-__all__ = ["CHANNELS", "TOPICS", "CountingRole", "decode_number", "number"]
+__all__ = [
+    "CHANNELS",
+    "TOPICS",
+    "CountingRole",
+    "bus_of",
+    "counting_worker",
+    "decode_number",
+    "drain",
+    "number",
+]
 
 Message = tuple[int, int]
 LARGEST = 2**53
@@ -58,6 +71,40 @@ CHANNELS = Channels(
     outputs={"totals": "totals"},
     changelogs={"state": "state"},
 )
+
+
+def bus_of(session: type[MemorySession] = MemorySession, topics: Sequence[TopicSpec] = TOPICS) -> MemoryBus:
+    """A memory bus with these topics, whose sessions are of this class."""
+
+    class OwnBus(MemoryBus):
+        @property
+        def session_type(self) -> type[MemorySession]:
+            return session
+
+    bus = OwnBus()
+    bus.create(topics)
+    return bus
+
+
+def counting_worker(
+    bus: Bus, role: CountingRole | None = None, kind: type[Worker] = Worker, **options: Any
+) -> Worker:
+    """A worker of the group "counters"."""
+    subscription = Subscription("counters", ("numbers",), ("factor",))
+    return kind(
+        role or CountingRole(),
+        CHANNELS,
+        bus,
+        subscription,
+        "dead-letters",
+        **{"restore_seconds": 0.0, **options},
+    )
+
+
+def drain(*workers: Worker) -> None:
+    """Steps until none of the workers has anything to do."""
+    while sum(one.step(0.0) for one in workers):
+        pass
 
 
 class CountingRole:

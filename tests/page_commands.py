@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import run_command
+from streamfl_process import start_streamfl
 
 from streamfl.runtime.bus import connect
 
@@ -84,17 +83,11 @@ class PageCommands:
 
     def start(self) -> None:
         """Start every ``streamfl run`` of the page as a process."""
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "connectors")])
         for command in self.take("run "):
             config = command.split()[1]
             home = self.folder / Path(config).stem
             with (home / "log").open("ab") as log:
-                self._running[config] = subprocess.Popen(
-                    [sys.executable, "-W", "ignore", "-m", "streamfl", *command.split()],
-                    cwd=home,
-                    env=os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
-                    stderr=log,
-                )
+                self._running[config] = start_streamfl(*command.split(), cwd=home, stderr=log)
 
     def wait_for(self, topic: str, records: int) -> None:
         """Wait until ``topic`` has this many records."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,7 +13,9 @@ from contextlib import closing
 from pathlib import Path
 
 from broker import Broker
+from command_line import make_topics
 from kafka import KafkaAdminClient
+from streamfl_process import start_streamfl
 
 from streamfl.runtime.bus import Outgoing, connect
 
@@ -83,9 +83,7 @@ class Process(Voice):
     def __init__(self, configuration: Path, number: int) -> None:
         super().__init__(configuration, number)
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "streamfl", "run", str(configuration)], stderr=log
-            )
+            self.process = start_streamfl("run", configuration, stderr=log)
 
 
 class Plant:
@@ -103,20 +101,7 @@ class Plant:
         url = broker.url.replace("kafka://", f"{scheme}://")
         self.configuration.write_text(CONFIGURATION.format(name=self.name, url=url, patience=patience))
         self.processes: list[Process] = []
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "streamfl",
-                "topics",
-                str(self.configuration),
-                "--create-inputs",
-                f"--partitions={partitions}",
-            ],
-            check=True,
-            capture_output=True,
-            timeout=600,
-        )
+        make_topics(self.configuration, partitions)
 
     def start(self) -> Process:
         self.processes.append(Process(self.configuration, len(self.processes)))

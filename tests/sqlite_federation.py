@@ -8,10 +8,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from command_line import make_topics
+from streamfl_process import start_streamfl
 
 from streamfl.contract.role import Record
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
@@ -19,7 +21,6 @@ from streamfl.runtime.bus import Bus, Outgoing, connect
 
 __all__ = ["CLIENTS", "SqliteFederation"]
 
-ROOT = Path(__file__).parents[1]
 CLIENTS, EACH = 3, 40
 SECONDS = 300.0
 
@@ -62,25 +63,9 @@ class SqliteFederation:
         self._log_path = folder / "log.txt"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for kind in ("pofmkl-client", "pofmkl-server"):
-            command = self._command("topics", "--create-inputs", "--partitions", "2")
-            subprocess.run(
-                command,
-                env=self._environment(kind),
-                check=True,
-                timeout=180,
-                stdout=self._log,
-                stderr=self._log,
-            )
+            make_topics(self._configuration, 2, kind)
         self.bus: Bus = connect(url)
         self.written = self._started = 0
-
-    def _command(self, name: str, *arguments: str) -> list[str]:
-        # Without -P the code in the tests' working directory would come first.
-        return [sys.executable, "-P", "-m", "streamfl", name, str(self._configuration), *arguments]
-
-    def _environment(self, kind: str) -> dict[str, str]:
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "connectors")])
-        return os.environ | {"PYTHONPATH": paths, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
 
     def run(self, who: str) -> None:
         """Start a process, or restart it with SIGTERM as an operator does."""
@@ -89,10 +74,10 @@ class SqliteFederation:
             running.send_signal(signal.SIGTERM)
             assert running.wait(120) == 0, self.said
         kind = f"pofmkl-{who.partition('-')[0]}"
-        environment = self._environment(kind) | self.more.get(who, {})
+        environment = os.environ | {"STREAMFL_ROLE__KIND": kind} | self.more.get(who, {})
         self._started += 1
-        self.processes[who] = subprocess.Popen(
-            self._command("run"), env=environment, stdout=self._log, stderr=self._log
+        self.processes[who] = start_streamfl(
+            "run", self._configuration, env=environment, stdout=self._log, stderr=self._log
         )
 
     def _wait_for_handlers(self) -> None:

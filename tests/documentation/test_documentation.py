@@ -57,26 +57,6 @@ def shown_commands() -> set[tuple[str, ...]]:
     return {words for path in DOCUMENTS for words in commands_in(path.read_text(encoding="utf-8"))}
 
 
-def test_commands_are_found_wherever_they_stand() -> None:
-    """Protects the test below from missing a command."""
-    text = (
-        "See `streamfl a --in-text`.\n\n    STREAMFL_BUS__URL=kafka://h streamfl b \\\n      --continued x\n"
-    )
-    text += "    cat x | streamfl c --piped > y\n"
-    text += "    sudo -u me streamfl d --behind && streamfl e --second\n"
-    text += "    for n in 1; do streamfl f --loop; done  # streamfl ends here\n"
-    found = commands_in(text)
-    assert {words[0] for words in found} == set("abcdef")
-    assert {words[1] for words in found} == {
-        "--in-text",
-        "--continued",
-        "--piped",
-        "--behind",
-        "--second",
-        "--loop",
-    }
-
-
 def test_commands_in_the_documents_exist() -> None:
     """Protects users who copy a command: its name and its options exist."""
     shown = shown_commands()
@@ -183,25 +163,6 @@ def test_configurations_in_the_readme_are_valid() -> None:
     assert settings[0].federation == settings[1].federation
     assert settings[0].learning == settings[1].learning
     assert settings[0].kernels == settings[1].kernels
-
-
-def test_the_first_screen_says_whether_to_read_on() -> None:
-    """Protects a reader who has a minute: picture, figures, purpose, what leaves a site and what it is not
-    for come first."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    screen = text.partition("\n## ")[0]
-    for part in (
-        "![",
-        "| **0.",
-        "**In**",
-        "**Out**",
-        "**What leaves**",
-        "**You write**",
-        "**It is not for**",
-    ):
-        assert part in screen
-    assert len(screen.split()) < 320
-    assert len(text.split()) < 1500
 
 
 def test_who_learns_what_is_told_of_every_system() -> None:

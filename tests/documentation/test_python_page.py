@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command_line import run_command
+from command_line import Command
 from page_commands import page_text
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,7 +26,7 @@ def test_the_examples_for_python_run() -> None:
 
 
 def test_settings_from_a_file_as_the_page_does_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects the first settings file: every command, from a file of records to a passing check, works as
     written."""
@@ -37,9 +37,9 @@ def test_settings_from_a_file_as_the_page_does_it(
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^    streamfl (.*)$", text.partition("### From a topic")[0], re.MULTILINE)
     assert len(commands) == 6
-    for command in commands:
-        arguments, _, redirected = command.partition(" < ")
+    for words in commands:
+        arguments, _, redirected = words.partition(" < ")
         content = (tmp_path / redirected).read_bytes() if redirected else b""
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
-        code, _, error = run_command(monkeypatch, capsys, *shlex.split(arguments))
-        assert code == 0, f"{command}: {error}"
+        code, _, error = command(*shlex.split(arguments))
+        assert code == 0, f"{words}: {error}"

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from command_line import run_command
+from command_line import Command
 from laptop import Laptop
 
 from streamfl.contract.role import TopicSpec
@@ -41,18 +41,16 @@ Do = Callable[[list[str]], str]
 
 
 @pytest.fixture(name="do")
-def _do(laptop: Laptop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Do:
+def _do(laptop: Laptop, monkeypatch: pytest.MonkeyPatch, command: Command) -> Do:
     """Runs streamfl commands in this process, which starts faster than a new one each. Returns their
     output."""
     monkeypatch.chdir(laptop.folder)
 
     def do(commands: list[str]) -> str:
         said = []
-        for command in commands:
-            code, out, error = run_command(
-                monkeypatch, capsys, *shlex.split(command.removeprefix("streamfl "))
-            )
-            assert code == 0, f"{command}: {out}{error}"
+        for words in commands:
+            code, out, error = command(*shlex.split(words.removeprefix("streamfl ")))
+            assert code == 0, f"{words}: {out}{error}"
             said.append(out)
         return "".join(said)
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from house.sources import parsed
+
 __all__ = ["raised_reasons"]
 
 
@@ -44,14 +46,17 @@ def raised_reasons(error: str, paths: Iterable[Path]) -> dict[Path, set[str]]:
     If a function hands a parameter on as the reason, its callers' arguments are the reasons. A function whose
     name begins with an underscore has its callers in its own folder.
     """
-    calls = [one for path in paths for one in _calls(path)]
+    calls = defaultdict[str | None, list[_Call]](list)
+    for path in paths:
+        for one in _calls(path):
+            calls[_called(one.call.func)].append(one)
     found = defaultdict[Path, set[str]](set)
     # Functions to look for: name, place of the reason among the arguments, the texts around it, and their
     # folder; None: any.
     functions: list[tuple[str, int, str, str, Path | None]] = [(error, 0, "", "", None)]
     for name, place, before, after, folder in functions:
-        for one in calls:
-            if _called(one.call.func) != name or folder not in (None, one.path.parent):
+        for one in calls[name]:
+            if folder not in (None, one.path.parent):
                 continue
             for text in _texts(one.call.args[place], one):
                 text = _Text(before) + text + _Text(after)
@@ -71,7 +76,7 @@ def raised_reasons(error: str, paths: Iterable[Path]) -> dict[Path, set[str]]:
 
 @functools.cache
 def _calls(path: Path) -> tuple[_Call, ...]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
 
     def within(node: ast.AST, function: ast.FunctionDef | None) -> Iterator[_Call]:
         for child in ast.iter_child_nodes(node):

@@ -7,6 +7,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from house.sources import parsed
+
 ROOT = Path(__file__).parents[2]
 # Modules that write to a terminal themselves: the start before anything is loaded, the log, a progress bar,
 # and the console.
@@ -60,7 +62,7 @@ def test_nothing_prints_around_the_console() -> None:
         f"{path.relative_to(ROOT)}:{line}: {what}: use streamfl.terminal.console"
         for path in files
         if path.relative_to(ROOT) not in OWN
-        for line, what in prints(ast.parse(path.read_text(encoding="utf-8")))
+        for line, what in prints(parsed(path))
     ]
     assert wrong == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+from house.sources import parsed
 from releases import Federation
 from soak.subject import find_soaked, soaked_systems
 
@@ -41,7 +43,9 @@ ABOVE = (
 
 @pytest.fixture(name="graph", scope="module")
 def _graph() -> grimp.ImportGraph:
-    return grimp.build_graph("streamfl", "streamfl_connectors", cache_dir=None)
+    return grimp.build_graph(
+        "streamfl", "streamfl_connectors", include_external_packages=True, cache_dir=None
+    )
 
 
 def within(module: str, package: str) -> bool:
@@ -111,40 +115,57 @@ def test_nothing_outside_a_system_names_one() -> None:
     for path in sorted([*(ROOT / "streamfl").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]):
         if any(folder in path.parents for folder in folders):
             continue
-        for line, text in code_strings_and_names(ast.parse(path.read_text(encoding="utf-8"))):
+        for line, text in code_strings_and_names(parsed(path)):
             if any(name in text.lower().replace("-", "_").replace(" ", "_") for name in names):
                 found.append(f"{path.relative_to(ROOT)}:{line}: {text}")
     assert found == []
 
 
+# What every worker loads is loaded once.
+LOADED_BY = """
+import json, os, sys
+import streamfl.cli.run
+from streamfl.cli import main
+from streamfl.runtime.worker import Worker
+for name, file in json.loads(sys.argv[1]).items():
+    if not os.fork():
+        Worker.run = lambda worker, stop: print(name, *sys.modules)
+        sys.argv = ["streamfl", "run", file]
+        main()
+    os.wait()
+"""
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", soaked_systems())
-def test_a_worker_loads_its_own_system_and_no_tools(name: str, tmp_path: Path) -> None:
+def test_a_worker_loads_its_own_system_and_no_tools(tmp_path: Path) -> None:
     """Protects production from simulation code, and a worker's start from loading systems that it does not
     run, or scikit-learn, which takes as much memory as all the rest. One member is enough: a system's kinds
     of roles are in one module."""
-    with closing(Federation(name, tmp_path)) as federation:
-        member = next(iter(federation.files.values()))
-    program = (
-        "import sys; from streamfl.cli import main; from streamfl.runtime.worker import Worker;"
-        "Worker.run = lambda worker, stop: print('\\n'.join(sys.modules));"
-        f"sys.argv = ['streamfl', 'run', {str(member)!r}]; main()"
-    )
+    members = {}
+    for name in soaked_systems():
+        (tmp_path / name).mkdir()
+        with closing(Federation(name, tmp_path / name)) as federation:
+            members[name] = str(next(iter(federation.files.values())))
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", LOADED_BY, json.dumps(members)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
-    loaded = ended.stdout.split()
-    assert f"{PACKAGES[name]}.roles" in loaded
-    assert {"sklearn", "pandas", "scipy.stats"}.isdisjoint(loaded)
-    others = [package for other, package in PACKAGES.items() if other != name]
-    left_alone = {"tools", "proof"}
-    assert [
-        module
-        for module in loaded
-        if left_alone & {*module.split(".")} or module.startswith("streamfl.testing")
-    ] == []
-    # Manifests are read, but the modules that they name are not loaded.
-    assert [module for module in loaded for package in others if module.startswith(f"{package}.")] == []
+    loaded = {name: set(modules) for name, *modules in map(str.split, ended.stdout.splitlines())}
+    assert loaded.keys() == members.keys(), ended.stderr
+    for name, modules in loaded.items():
+        assert f"{PACKAGES[name]}.roles" in modules
+        assert {"sklearn", "pandas", "scipy.stats"}.isdisjoint(modules)
+        # Manifests are read, but the modules that they name are not loaded.
+        others = [package for other, package in PACKAGES.items() if other != name]
+        assert not [
+            module
+            for module in modules
+            if {"tools", "proof"} & {*module.split(".")}
+            or any(within(module, room) for room in ("streamfl.testing", *others) if module != room)
+        ]
 
 
 @pytest.mark.parametrize("system", OWN.values(), ids=OWN.keys())
@@ -184,12 +205,9 @@ def test_every_system_has_a_proof(name: str) -> None:
     assert load(proof.fuzz or "")
 
 
-def test_what_is_installed_knows_no_proof() -> None:
+def test_what_is_installed_knows_no_proof(graph: grimp.ImportGraph) -> None:
     """Protects whoever has the wheel alone: what stands in tests/ is not there, and is registered by its own
     pyproject.toml."""
-    graph = grimp.build_graph(
-        "streamfl", "streamfl_connectors", include_external_packages=True, cache_dir=None
-    )
     assert [
         f"{module} imports {imported}"
         for module, imported in imports(graph)

@@ -4,10 +4,8 @@ once."""
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 from broker import Broker
 from kafka import IsolationLevel, KafkaAdminClient, OffsetSpec, TopicPartition
+from streamfl_process import start_streamfl
 
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
@@ -60,9 +59,10 @@ class Plant:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command, *options = arguments
         with self._log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "streamfl", command, str(self._config), *options],
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            process = start_streamfl(
+                command,
+                self._config,
+                *options,
                 stdout=subprocess.PIPE if command == "dead-letters" else log,
                 stderr=log,
                 text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from pathlib import Path
@@ -18,6 +17,7 @@ from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.kafka.clients import complete, discard
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
 from streamfl_connectors.kafka.sending import publish
+from streamfl_process import start_streamfl
 
 from streamfl.runtime.bus import Outgoing, Subscription, TopicSpec
 
@@ -72,9 +72,7 @@ def test_a_signal_while_the_cluster_is_looked_for_ends_at_once(tmp_path: Path) -
         f'[federation]\nname = "f"\nclients = 2\n[bus]\nurl = "kafka://127.0.0.1:{port}"\n[role]\nkind = '
         '"pofmkl-server"\n'
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamfl", "run", str(configuration)], stderr=subprocess.PIPE, text=True
-    )
+    process = start_streamfl("run", configuration, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         said = process.stderr.readline()

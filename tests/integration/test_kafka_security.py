@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from kafka.admin import (
     ResourceType,
 )
 from streamfl_connectors.kafka.bus import KafkaBus
+from streamfl_process import run_streamfl
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Polled, Step, Subscription, TopicSpec
@@ -178,8 +178,7 @@ def test_the_password_comes_from_the_environment_and_is_never_printed(
     path = tmp_path / "server.toml"
     path.write_text(SETTINGS.format(url=secured.url))
     environment = {**os.environ, "STREAMFL_BUS__OPTIONS__SASL_PLAIN_PASSWORD": password}
-    command = [sys.executable, "-m", "streamfl", "check", str(path)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    result = run_streamfl("check", path, env=environment)
     assert result.returncode == code, result.stdout + result.stderr
     assert password not in result.stdout + result.stderr
     assert ("does not exist" if code == 4 else "Authentication") in result.stdout

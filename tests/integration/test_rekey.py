@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -15,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from broker import Broker
+from streamfl_process import start_streamfl
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import TopicSpec
@@ -54,7 +54,7 @@ features_per_kernel = 4
 
 
 def command(*arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "streamfl", *map(str, arguments)])
+    return start_streamfl(*arguments)
 
 
 def written(bus: Bus, topic: str) -> list[tuple[str, str, int]]:

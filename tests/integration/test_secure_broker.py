@@ -7,7 +7,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import tomllib
@@ -30,6 +29,7 @@ from kafka.admin import (
     ResourceType,
 )
 from secure_broker import SECRETS, SECURITY, SecureBroker, secure_broker
+from streamfl_process import run_streamfl, start_streamfl
 
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
@@ -327,9 +327,7 @@ def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(
     # The client's listener and name, with the server's role.
     bus, role = text[text.index("[bus]") : text.index("[role]")], server.path.read_text()
     server.path.write_text(role[: role.index("[bus]")] + bus + role[role.index("[role]") :])
-    ran = subprocess.run(
-        [sys.executable, "-m", "streamfl", "run", str(server.path)], capture_output=True, text=True
-    )
+    ran = run_streamfl("run", server.path)
     assert ran.returncode == 2, ran.stderr
     assert "an ACL must allow" in ran.stderr
     assert "mixed." in ran.stderr
@@ -380,8 +378,7 @@ def test_a_worker_warns_at_its_start_of_a_right_that_it_needs_later(
     needed, state = rights(client, CLIENT), f"later-{connector}.pofmkl-client.state"
     secure.allow([right for right in needed if right.name != state])
     secure.allow([Right(CLIENT, "topic", state, "literal", ("Write", "DescribeConfigs"))])
-    command = [sys.executable, "-m", "streamfl", "run", str(client.path)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
+    with start_streamfl("run", client.path, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stderr is not None
         said = []
         for line in worker.stderr:

@@ -7,8 +7,6 @@ The broker checks what producers send, so the test damages batches on its disk.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,6 +19,7 @@ from command_line import run_command
 from counting import CHANNELS, CountingRole, decode_number, number
 from damage import DAMAGES, damage
 from kafka import KafkaProducer
+from streamfl_process import run_streamfl
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import Channels, ConfigurationError, Input, TopicSpec
@@ -322,9 +321,7 @@ def test_an_operator_is_told_and_gets_past(
         for x in range(3):
             bus.write([Outgoing(readings, b"press", b'{"device": "press", "x": %d}' % x)])
         damage(broker, readings, 0, 1, "bad checksum")
-        ended = subprocess.run(
-            [sys.executable, "-m", "streamfl", "run", config], capture_output=True, text=True, timeout=120
-        )
+        ended = run_streamfl("run", config)
         said = ended.stderr
         assert ended.returncode == 6, said
         assert "Traceback" not in said

@@ -112,14 +112,8 @@ def test_many_may_open_a_new_file_at_once(path: Path) -> None:
     with closing(opened(path)) as bus:
         names = ["shared", *(f"own-{number}" for number in range(8))]
         assert [state.partitions for state in bus.describe(names).values()] == [3] + [2] * 8
-        bus.write(
-            [Outgoing(name, None, name.encode(), partition) for name in names for partition in range(2)]
-        )
-        for name in names:
-            assert [(record.partition, record.value) for record in bus.read(name)] == [
-                (0, name.encode()),
-                (1, name.encode()),
-            ]
+        bus.write([Outgoing(name, None, name.encode()) for name in names])
+        assert [record.value for name in names for record in bus.read(name)] == [*map(str.encode, names)]
 
 
 @pytest.mark.parametrize(
@@ -261,72 +255,6 @@ def test_a_commit_is_one_transaction(bus: Bus, path: Path, table: str) -> None:
         assert session.committed("samples", 0) == 1
 
 
-def test_who_is_no_member_is_refused_and_comes_back(bus: Bus, path: Path) -> None:
-    """Protects against a process that was declared dead: none of its writes appear, also of a step without
-    inputs."""
-    bus.write([Outgoing("samples", None, b"x", 0)])
-    with member(bus) as session:
-        session.poll(0, 10)
-        assert len(session.poll(0, 10).records) == 1
-        change(path, "DELETE FROM members")
-        with pytest.raises(CommitRefused):
-            session.commit(Step({}, [Outgoing("outputs", None, b"late")]))
-        with pytest.raises(CommitRefused):
-            session.commit(Step({("samples", 0): 1}, [Outgoing("outputs", None, b"late")]))
-        assert list(bus.read("outputs")) == []
-        polled = session.poll(0, 10)
-        assert (polled.revoked, polled.assigned) == ([0, 1], [0, 1])
-        assert len(session.poll(0, 10).records) == 1
-
-
-def test_the_silent_are_taken_for_dead(path: Path) -> None:
-    """Protects against unread partitions: a killed member's partitions go to others, and a waiting poll
-    notices that."""
-    with closing(opened(path, session_timeout_seconds=0.2)) as bus:
-        bus.create([TopicSpec("samples", 2, compacted=False)])
-        with member(bus), member(bus) as other:
-            assert len(other.poll(0, 10).assigned) == 1
-            assert len(other.poll(30, 10).assigned) == 1
-
-
-def test_a_partition_that_went_and_came_back_is_reported(bus: Bus) -> None:
-    """Protects restored state: a partition may have been another's meanwhile, so its new owner must not trust
-    its old state."""
-    with member(bus) as first:
-        first.poll(0, 10)
-        with member(bus) as second:
-            moved = second.poll(0, 10).assigned
-        assert len(moved) == 1
-        polled = first.poll(0, 10)
-        assert polled.revoked == moved
-        assert polled.assigned == moved
-
-
-def test_latest_is_asked_once(bus: Bus, path: Path) -> None:
-    """Protects against loss under 'latest': records polled before a refused first commit are read again, not
-    skipped."""
-    with member(bus, auto_offset_reset="latest") as session:
-        session.poll(0, 10)
-        bus.write([Outgoing("samples", None, b"x", 0)])
-        assert len(session.poll(0, 10).records) == 1
-        change(path, "DELETE FROM members")
-        with pytest.raises(CommitRefused):
-            session.commit(Step({("samples", 0): 1}))
-        session.poll(0, 10)
-        assert len(session.poll(0, 10).records) == 1
-
-
-def test_a_waiting_poll_wakes_up(bus: Bus) -> None:
-    """Protects latency: a poll returns when something is written, and not only at its timeout, which would
-    end this test."""
-    with member(bus) as session:
-        session.poll(0, 10)
-        writer = threading.Timer(0.05, lambda: bus.write([Outgoing("samples", None, b"x", 0)]))
-        writer.start()
-        assert len(session.poll(600, 10).records) == 1
-        writer.join()
-
-
 def test_restoring_is_a_sign_of_life(path: Path) -> None:
     """Protects a member with much to restore: it must not be declared dead meanwhile, which would repeat for
     ever."""
@@ -341,36 +269,6 @@ def test_restoring_is_a_sign_of_life(path: Path) -> None:
             assert after == before + 5_000
             session.attend()
             assert found(path, "SELECT beat FROM members") == [(after + 1,)]
-
-
-def test_compaction_keeps_the_latest_of_every_key(bus: Bus) -> None:
-    """Protects the disk and the time to restore: old versions go; each key's newest value and offset stay,
-    and so do recent ones."""
-    bus.create([TopicSpec("state", 1, compacted=True)])
-    bus.write(
-        [
-            Outgoing("state", b"rare", b"kept", 0),
-            Outgoing("state", b"gone", b"x", 0),
-            Outgoing("state", b"gone", None, 0),
-        ]
-    )
-    written = [
-        (f"{number * 7919 % 100}".encode(), None if number % 311 == 5 else f"{number}".encode())
-        for number in range(30_000)
-    ]
-    for start in range(0, 30_000, 500):
-        bus.write([Outgoing("state", key, value, 0) for key, value in written[start : start + 500]])
-    records = list(bus.read("state"))
-    assert len(records) < 5_000 + 2 * 1_000 + 200
-    assert [record.offset for record in records] == sorted(record.offset for record in records)
-    assert [(record.key, record.value) for record in records[-5_000:]] == written[-5_000:]
-    assert records[-1].offset == 30_002
-    latest = {record.key: record.value for record in records}
-    expected = {b"rare": b"kept"} | dict(written)
-    assert {key: value for key, value in latest.items() if value is not None} == {
-        key: value for key, value in expected.items() if value is not None
-    }
-    assert b"gone" not in latest
 
 
 def test_compaction_waits_as_long_as_the_topic_says(bus: Bus) -> None:
@@ -395,9 +293,3 @@ def test_old_records_go_after_the_retention(bus: Bus, path: Path) -> None:
         assert session.lag()["samples", 0] == 504
         assert session.poll(0, 1).moved == [Moved("samples", 0, 0, 3_000)]
         assert session.poll(0, 1).records[0].offset == 3_000
-
-
-def test_inputs_need_equal_partitions(bus: Bus) -> None:
-    """Protects a role with several inputs: partition p of each has to exist."""
-    with pytest.raises(ConfigurationError, match="same number of partitions"):
-        bus.session(Subscription("group", ("samples", "outputs")))

@@ -10,7 +10,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from prometheus import Prometheus, running_prometheus
 from scraped import scraped
 from soak.configuration import load_members
 from soak.subject import Left, Plan, find_soaked
+from streamfl_process import start_streamfl
 
 from streamfl.contract.role import Record
 from streamfl.contract.system import parts_of_systems
@@ -94,14 +94,11 @@ class Watched:
         """Start these members, or all."""
         for member in members or self.files:
             self.started += 1
-            environment = {
-                **os.environ,
-                "OPENBLAS_NUM_THREADS": "1",
-                "STREAMFL_METRICS__PORT": str(self.ports[member]),
-            }
-            line = [sys.executable, "-m", "streamfl", "run", str(self.files[member])]
+            environment = os.environ | {"STREAMFL_METRICS__PORT": str(self.ports[member])}
             with (self.folder / f"{member}.log").open("ab") as log:
-                self.processes[member] = subprocess.Popen(line, env=environment, stdout=log, stderr=log)
+                self.processes[member] = start_streamfl(
+                    "run", self.files[member], env=environment, stdout=log, stderr=log
+                )
 
     def kill(self, member: str) -> None:
         """Kill it at any point of its work."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from random import Random
@@ -24,6 +25,16 @@ ROOT = Path(__file__).parents[2]
 OWN = [system for system in installed_systems() if system.roles.startswith("streamfl.")]
 PROOFS = installed_proofs()
 FUZZED = [system for system in installed_systems() if system.name in PROOFS and PROOFS[system.name].fuzz]
+
+
+@functools.cache
+def fuzzed(name: str) -> list[RoleTarget]:
+    """The system's roles after traffic of every kind."""
+    made = [make(target) for target, make in load(PROOFS[name].fuzz)(Random(0)).items()]
+    found = [target for target in made if isinstance(target, RoleTarget)]
+    for target in found:
+        target.finish()
+    return found
 
 
 @functools.cache
@@ -98,11 +109,7 @@ def test_what_is_measured_is_declared(system: System) -> None:
         kind: {one.name: one for one in declared(*role.metrics)} for kind, role in load(system.roles).items()
     }
     measured: dict[str, set[str]] = {kind: set() for kind in known}
-    for name, make in load(PROOFS[system.name].fuzz)(Random(0)).items():
-        target = make(name)
-        if not isinstance(target, RoleTarget):
-            continue
-        target.finish()
+    for target in fuzzed(system.name):
         for one in target.role.measure():
             metric = known[target.settings.role.kind][one.name]
             measured[target.settings.role.kind].add(one.name)
@@ -112,12 +119,34 @@ def test_what_is_measured_is_declared(system: System) -> None:
     assert measured == {kind: {*names} for kind, names in known.items()}
 
 
-def test_a_page_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", FUZZED, ids=lambda system: system.name)
+def test_what_is_said_of_late_ends(system: System) -> None:
+    """Protects the dashboard from last week's value: every metric about recent labels has an end of
+    validity."""
+    found = {
+        (one.name, one.until < math.inf)
+        for target in fuzzed(system.name)
+        for one in target.role.measure()
+        if "the last 1000" in one.help
+        or (one.name.startswith("held_out_") and one.name != "held_out_entities")
+    }
+    assert {one for one, ends in found if not ends} == set()
+    # DP Frank-Wolfe measures nothing against labels, because such a metric would reveal them without noise.
+    assert bool(found) == (system.name != "dp-frank-wolfe")
+
+
+def test_a_page_is_written_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Protects `make reference`: it writes what the test above expects, and an unknown system is an error."""
-    command = [sys.executable, "-m", "streamfl.reference", "--root", str(tmp_path)]
-    subprocess.run([*command, OWN[0].name], check=True, capture_output=True, cwd=ROOT)
+
+    def write(name: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["reference", "--root", str(tmp_path), name])
+        runpy.run_module("streamfl.reference", run_name="__main__")
+
+    write(OWN[0].name)
     path = f"docs/reference/{OWN[0].name}.md"
     assert (tmp_path / path).read_text(encoding="utf-8") == written()[path]
-    wrong = subprocess.run([*command, "nobodys"], check=False, capture_output=True, text=True, cwd=ROOT)
-    assert wrong.returncode == 2
-    assert "no such system: nobodys" in wrong.stderr
+    with pytest.raises(SystemExit, match="2"):
+        write("nobodys")
+    assert "no such system: nobodys" in capsys.readouterr().err

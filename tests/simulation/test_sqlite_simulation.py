@@ -35,22 +35,20 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
 
     The file works the same for every system; test_systems.py has a few seeds of each.
     """
-    met = check_seeds_hold(simulate, range(20), "sqlite")
+    # The last kind of fault comes with seed 10. Seed 13 finds commits of whoever lost its partitions.
+    met = check_seeds_hold(simulate, [*range(11), 13], "sqlite")
     assert set(met) == set(FAULTS) - KAFKA_ONLY
 
 
 def test_a_seed_is_one_history() -> None:
     """Protects the reproduction of a failure: it does not depend on the process id or the machine's clock."""
-    here = [run_once(simulate, seed, "sqlite").hash for seed in range(3)]
-    program = (
-        "from pofmkl.proof.faults import simulate\nprint(*(simulate(seed, 'sqlite').hash for seed in "
-        "range(3)))"
-    )
+    here = run_once(simulate, 1, "sqlite").hash
+    program = "from pofmkl.proof.faults import simulate\nprint(simulate(1, 'sqlite').hash)"
     environment = os.environ | {"PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1"}
     found = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
-    assert found.stdout.split() == here
+    assert found.stdout.strip() == here
 
 
 def takes_commits_of_whoever_lost_its_partitions(patch: pytest.MonkeyPatch) -> None:

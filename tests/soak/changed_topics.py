@@ -9,7 +9,6 @@ such topic is deleted and created again: its reader stops with exit code 2.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -26,8 +25,9 @@ from kafka.structs import TopicPartition
 from rich.console import Console
 from soak.configuration import all_topics, load_members
 from soak.faults import PATIENCE_SECONDS, Killer, NotRecovered
-from soak.federation import ENVIRONMENT, Federation, streamfl_command
+from soak.federation import Federation
 from soak.subject import Plan, find_soaked
+from streamfl_process import run_streamfl
 
 from streamfl.runtime.kinds import build_channels
 
@@ -128,15 +128,8 @@ def _made_again(federation: Federation, member: str, topic: str, wrong: list[str
         admin.delete_topics([topic])
         _wait(federation, lambda: topic not in admin.list_topics(), f"{topic} is deleted")
     path = federation.files[member]
-    make = streamfl_command("topics", path, "--create-inputs", "--partitions", str(spec.partitions))
-    subprocess.run(make, env=ENVIRONMENT, check=True, capture_output=True)
-    ended = subprocess.run(
-        streamfl_command("run", path),
-        env=ENVIRONMENT,
-        timeout=PATIENCE_SECONDS,
-        capture_output=True,
-        text=True,
-    )
+    run_streamfl("topics", path, "--create-inputs", "--partitions", spec.partitions, check=True)
+    ended = run_streamfl("run", path, timeout=PATIENCE_SECONDS)
     lines = (ended.stdout + ended.stderr).splitlines()
     told = [line for line in lines if "was deleted and created again" in line and topic in line]
     if ended.returncode != CONFIGURATION_ERROR or not told:
@@ -147,8 +140,7 @@ def _made_again(federation: Federation, member: str, topic: str, wrong: list[str
 
 def _inputs(federation: Federation, member: str) -> list[dict[str, Any]]:
     """The member's input positions."""
-    command = streamfl_command("inspect", federation.files[member], "--format", "json")
-    ended = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True)
+    ended = run_streamfl("inspect", federation.files[member], "--format", "json", check=True)
     found: list[dict[str, Any]] = json.loads(ended.stdout)["inputs"]
     return found
 

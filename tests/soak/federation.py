@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -24,6 +23,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 from soak.configuration import all_topics, load_members, write_configuration
 from soak.subject import FEDERATION, PARTITIONS, Plan, SoakedSystem
+from streamfl_process import run_streamfl, start_streamfl
 
 from streamfl.runtime.bus import Outgoing
 
@@ -34,24 +34,23 @@ ATTEMPTS = 5
 # The proxy takes connections while the cluster is away, and closes them. The client counts that as success
 # and does not wait longer the next time.
 RECONNECT_MS = 500
-ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 class WorkerProcess:
     """One process of the deployment. When it ends it is started again, as by a supervisor."""
 
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
+    def __init__(self, name: str, settings: Path, log: Path) -> None:
         self.name = name
         self.port = free_ports(1)[0]
-        self._command = command
-        self._environment = {**ENVIRONMENT, "STREAMFL_METRICS__PORT": str(self.port)}
+        self._settings = settings
+        self._environment = {**os.environ, "STREAMFL_METRICS__PORT": str(self.port)}
         self._log = log
         self.held = False
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
-            return subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)
+            return start_streamfl("run", self._settings, env=self._environment, stdout=log, stderr=log)
 
     def look_after(self) -> int | None:
         """The exit code of a process that has ended, after starting a new one; None if it still runs."""
@@ -99,7 +98,7 @@ class Federation:
         for path in self.files.values():
             _make_topics(path)
         self.workers = [
-            WorkerProcess(f"{name}-{number}", streamfl_command("run", self.files[name]), self.log)
+            WorkerProcess(f"{name}-{number}", self.files[name], self.log)
             for name, member in self.system.members(self.plan).items()
             for number in range(member.processes)
         ]
@@ -309,9 +308,8 @@ class Seen:
 def _make_topics(path: Path) -> None:
     """RuntimeError with the command's output if it fails. With several brokers, some may not know a new topic
     yet."""
-    command = streamfl_command("topics", path, "--create-inputs", "--partitions", str(PARTITIONS))
     for _ in range(ATTEMPTS):
-        ended = subprocess.run(command, env=ENVIRONMENT, timeout=120, capture_output=True, text=True)
+        ended = run_streamfl("topics", path, "--create-inputs", "--partitions", PARTITIONS)
         if ended.returncode == 0:
             return
         time.sleep(2)
@@ -319,8 +317,3 @@ def _make_topics(path: Path) -> None:
         f"{path.name}: streamfl topics ended with {ended.returncode}: "
         f"{ended.stdout[-1000:]}{ended.stderr[-1000:]}"
     )
-
-
-def streamfl_command(command: str, path: Path, *options: str) -> list[str]:
-    """The command line that runs a streamfl command on a settings file."""
-    return [sys.executable, "-m", "streamfl", command, str(path), *options]

@@ -15,16 +15,13 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import accuracy  # noqa: E402
 from benchmarks.accuracy_document import (  # noqa: E402
     Figures,
-    digits,
-    experiment,
     fill,
     overview,
     picture,
-    places,
     state,
     tables,
 )
-from benchmarks.accuracy_plan import CELLS, EXPERIMENTS, LATE, LATE_BY, METHODS, SETS, WHOLE, plan  # noqa: E402
+from benchmarks.accuracy_plan import CELLS, METHODS, SETS  # noqa: E402
 from benchmarks.accuracy_runs import Cache, Method, Run, Stream, compute, curve_points, measure, source_hash  # noqa: E402
 
 CLIENTS, SAMPLES = 3, 20
@@ -141,49 +138,6 @@ def test_methods_are_ordered_by_all_sets_and_the_best_is_marked(cache: Cache) ->
     assert rows(table)[0][1:3] == ["-", "**0.500**"]
 
 
-def test_places_are_of_each_set(cache: Cache) -> None:
-    """Protects the claim that a method is best everywhere: each set has its own order, and so do late
-    labels."""
-    kept(cache, "knn", "naval", [5.0])
-    kept(cache, "default", "naval", [3.25])
-    kept(cache, "knn", "air", [0.9])
-    kept(cache, "default", "air", [None])
-    kept(cache, "last-label", "naval", [0.001], delay=LATE_BY)
-    table = rows(places(Figures(cache), ("knn", "default", "last-label"), CELLS[0]))
-    assert table[0][:3] == ["1", "default 3.25", "knn 0.900"]
-    assert table[1][:3] == ["2", "knn 5.00", "default diverged"]
-    assert len(table) == 2
-    assert rows(overview(Figures(cache), LATE, CELLS[0], LATE_BY)) == [
-        ["last-label", "**0.00100**", "-", "-", "-", "-"]
-    ]
-
-
-def test_a_set_that_is_dealt_without_a_seed_is_run_once_by_who_draws_nothing() -> None:
-    """Protects the spread over seeds from three copies of one figure."""
-    runs = list(plan())
-    people = [
-        run for run in runs if run.data == "parkinsons_telemonitoring" and not run.delay and run.clients == 40
-    ]
-    assert [run.seed for run in people if run.method == "knn"] == [0]
-    assert sorted(run.seed for run in people if run.method == "paper, M = 1") == [0, 1, 2]
-    assert {run.method for run in runs} == METHODS.keys()
-
-
-def test_ratios_are_taken_cell_by_cell(cache: Cache) -> None:
-    """Protects the ablation: the set with the largest labels would dominate a mean of errors."""
-    for number, data in enumerate(SETS):
-        for cell in CELLS:
-            for method, factor in ((WHOLE, 1.0), ("without last label", 1.5 if data == "air" else 1.0)):
-                cache.put(
-                    Run(method, data, *cell),
-                    {"source": "s", "mse": factor * 10.0**number, "bytes": None, "samples": 9},
-                )
-    contents = tables(cache)
-    (found,) = [row for row in rows(contents["ablation"]) if row[0] == "without last label"]
-    assert found[1] == "1.100"
-    assert [cell for cell in found[2:] if cell != "1.000"] == ["1.500", "1.500"]
-
-
 def test_the_page_says_what_is_missing_or_older(cache: Cache) -> None:
     """Protects the reader from unmarked figures of two versions of the code side by side."""
     one = Run("default", "air", 40, 300)
@@ -197,19 +151,6 @@ def test_the_page_says_what_is_missing_or_older(cache: Cache) -> None:
         "(1)."
     )
     assert state([], cache) == "Every run is there, and of the code as it is."
-
-
-def test_a_quantity_varied_is_seen_over_the_same_seeds(cache: Cache) -> None:
-    """Protects the experiments: a difference between seeds must not look like an effect of M or K."""
-    for seed, factor in ((0, 1.0), (1, 5.0)):
-        for method in ("exploration 0", "default", "exploration 1"):
-            if (seed, method) != (1, "exploration 1"):
-                cache.put(
-                    Run(method, "air", *CELLS[0], seed),
-                    {"source": "s", "mse": factor, "bytes": None, "samples": 300},
-                )
-    (row,) = [row for row in rows(experiment(Figures(cache), EXPERIMENTS[2])) if row[0] == "air, default"]
-    assert row[1:] == ["1.00", "1.00", "1.00"]
 
 
 def test_tables_go_between_their_marks() -> None:
@@ -237,14 +178,6 @@ def test_the_document_has_a_mark_for_every_table(cache: Cache, tmp_path: Path) -
     )
     picture(cache, tmp_path / "picture.svg")
     assert "<svg" in (tmp_path / "picture.svg").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(107.2, "107"), (61.63, "61.6"), (0.5271, "0.527"), (3.0, "3.00"), (0.0, "0")]
-)
-def test_digits(value: float, text: str) -> None:
-    """Protects the tables: figures have exactly three digits."""
-    assert digits(value) == text
 
 
 def test_without_the_data_the_program_says_what_to_set(

@@ -48,13 +48,6 @@ def test_what_is_undefined_is_no_number() -> None:
     assert all(np.isnan(value) for value in classification_figures(np.empty(0), np.empty(0)).values())
 
 
-def test_any_scores_can_be_ranked() -> None:
-    """Protects rankings by outputs that are not probabilities, such as logits or negative distances."""
-    generator = np.random.Generator(np.random.PCG64(7))
-    scores, labels = generator.normal(-5.0, 3.0, size=300), generator.integers(0, 2, size=300)
-    assert area_under_curve(scores, labels) == pytest.approx(metrics.roc_auc_score(labels, scores), abs=1e-12)
-
-
 @pytest.mark.parametrize("decimals", [1, 12])
 def test_kolmogorov_smirnov_is_that_of_scipy(decimals: int) -> None:
     """Protects comparisons of scorecards by KS: tied scores count as equal."""

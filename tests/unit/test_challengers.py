@@ -26,7 +26,7 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "hoeffding": lambda: preprocessing.StandardScaler() | tree.HoeffdingAdaptiveTreeClassifier(seed=0),
 }
 # Below 500 samples River's own neighbour search is exact too.
-SAMPLES = 250
+SAMPLES = 120
 
 
 def stream() -> list[tuple[dict[int, float], float]]:
@@ -94,8 +94,7 @@ def test_every_name_is_known_with_every_loss(loss: Any) -> None:
         challenger("trees", loss)
 
 
-@pytest.mark.parametrize("name", ["knn", "scaled-knn"])
-@pytest.mark.parametrize("loss", ["square", "logistic"])
+@pytest.mark.parametrize(("name", "loss"), [("knn", "square"), ("scaled-knn", "logistic")])
 def test_neighbours_are_sought_among_the_latest_thousand(name: str, loss: Any) -> None:
     """Protects a worker's memory: samples kept for a client are bounded, and those outside the window have no
     influence."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated
 
-import pytest
 from pydantic import Field
 
 from streamfl.configuration.settings import RoleSettings, Section
@@ -31,15 +30,7 @@ TOY = ToySettings.model_validate({"federation": {"name": "toys"}, "role": {"kind
 
 def test_a_key_without_a_mark_must_stay() -> None:
     assert changeable_keys(TOY, "client") == {"federation.members", "shape.rate", "shape.step"}
-
-
-def test_a_mark_may_be_for_one_kind_of_role() -> None:
     assert changeable_keys(TOY, "server") == {"federation.members", "shape.rate"}
-
-
-def test_the_marked_field_keeps_its_bounds() -> None:
-    with pytest.raises(ValueError, match="greater than 0"):
-        Shape(rate=-1.0)
 
 
 def test_a_copy_computes_anew_what_follows_from_its_settings() -> None:

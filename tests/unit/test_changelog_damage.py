@@ -7,23 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from counting import CHANNELS, TOPICS, CountingRole, number
+from counting import CountingRole, bus_of, counting_worker, drain, number
 from msgspec import structs
 
 from streamfl.contract.role import ConfigurationError, Record
-from streamfl.runtime.bus import Outgoing, Subscription
+from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.checksum import is_damaged
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
 
 KEYS = (b"pump", b"press")
-
-
-def worker(bus: MemoryBus) -> Worker:
-    return Worker(
-        CountingRole(), CHANNELS, bus, Subscription("adders", ("numbers",), ("factor",)), "dead-letters"
-    )
 
 
 @dataclass
@@ -34,20 +28,17 @@ class Left:
     records: dict[bytes, Record]
 
     def comes_back(self) -> Worker:
-        returned = worker(self.bus)
-        while returned.step(0.0):
-            pass
+        returned = counting_worker(self.bus)
+        drain(returned)
         return returned
 
 
 @pytest.fixture
 def left() -> Left:
-    bus = MemoryBus()
-    bus.create(TOPICS)
+    bus = bus_of()
     bus.write([Outgoing("numbers", key, number(1, 5), 0) for key in KEYS])
-    first = worker(bus)
-    while first.step(0.0):
-        pass
+    first = counting_worker(bus)
+    drain(first)
     first.close()
     return Left(bus, {record.key or b"": record for record in bus.read("state")})
 

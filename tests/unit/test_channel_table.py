@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.role import Receiver, Record, TopicSpec
+from streamfl.contract.role import Record, TopicSpec
 
 PARTIES = {"ann": "party", "bob": "party"}
 ROWS = [
@@ -84,14 +84,6 @@ def test_a_reader_knows_in_whose_name_a_writer_may_speak() -> None:
     assert claimed("ann", "asks") == ("server", None), "a role without parties speaks for none"
     assert claimed("server", "answers/bob") == ("party", "bob"), "a party speaks for itself"
     assert claimed("ann", "notes") == ("party", "bob"), "the message says for whom it speaks"
-
-
-def test_a_message_is_sealed_for_its_reader_and_not_for_users() -> None:
-    assert table("server").channels.receivers == {
-        "asks/ann": Receiver("party", "ann"),
-        "asks/bob": Receiver("party", "bob"),
-    }
-    assert table("ann").channels.receivers["answers"] == Receiver("server")
 
 
 def test_a_published_changelog_is_state_at_its_writer_and_a_table_at_its_readers() -> None:

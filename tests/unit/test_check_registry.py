@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command_line import run_command
+from command_line import Command
 from registry import serving
 from streamfl_connectors.avro import AvroSchema
 from streamfl_connectors.framing import framed
@@ -43,9 +43,7 @@ SCHEMA = {
 }
 
 
-def test_one_unknown_schema_does_not_hide_what_else_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_unknown_schema_does_not_hide_what_else_is_wrong(tmp_path: Path, command: Command) -> None:
     """Protects the search for refused records' causes: one record of an unknown schema must not hide the
     others' findings."""
     bus = MemoryBus.at(f"memory://{tmp_path.name}")
@@ -58,8 +56,8 @@ def test_one_unknown_schema_does_not_hide_what_else_is_wrong(
         bus.write([Outgoing("readings", b"north", value) for value in (good, unknown, good, empty, good)])
         config = tmp_path / "client.toml"
         config.write_text(CLIENT.format(url=f"memory://{tmp_path.name}", registry=registry.url))
-        assert run_command(monkeypatch, capsys, "topics", config, "--create")[0] == 0
-        code, out, _ = run_command(monkeypatch, capsys, "check", config, "--format", "json")
+        assert command("topics", config, "--create")[0] == 0
+        code, out, _ = command("check", config, "--format", "json")
     [found] = [one for one in json.loads(out)["checks"] if one["check"] == "records of readings"]
     assert code == 4
     assert found["detail"].startswith("3 of 5 records readable; the schema registry")
@@ -70,7 +68,7 @@ def test_one_unknown_schema_does_not_hide_what_else_is_wrong(
 
 
 def test_a_registry_that_is_away_is_a_finding_where_only_predictions_need_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     """Protects operators from a traceback, with exit code 1, in place of what is wrong."""
     url = f"memory://{tmp_path.name}"
@@ -84,8 +82,8 @@ def test_a_registry_that_is_away_is_a_finding_where_only_predictions_need_it(
         CLIENT.replace('"avro"', '"json"').format(url=url, registry=address)
         + '[predictions]\nformat = "avro"\n'
     )
-    assert run_command(monkeypatch, capsys, "topics", config, "--create")[0] == 0
-    code, out, _ = run_command(monkeypatch, capsys, "check", config, "--format", "json")
+    assert command("topics", config, "--create")[0] == 0
+    code, out, _ = command("check", config, "--format", "json")
     [found] = [one for one in json.loads(out)["checks"] if one["check"] == "what it would write"]
     assert code == 4
     assert "cannot be asked" in found["detail"]
@@ -93,7 +91,7 @@ def test_a_registry_that_is_away_is_a_finding_where_only_predictions_need_it(
 
 
 def test_a_command_that_needs_a_registry_that_is_away_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects scripts that try again on exit code 3: `write` ended with a traceback and exit code 1."""
     url = f"memory://{tmp_path.name}"
@@ -103,6 +101,6 @@ def test_a_command_that_needs_a_registry_that_is_away_says_so(
     config = tmp_path / "client.toml"
     config.write_text(CLIENT.format(url=url, registry=address))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"site": "north", "temp": 1}')))
-    code, _, told = run_command(monkeypatch, capsys, "write", config)
+    code, _, told = command("write", config)
     assert code == 3
     assert "cannot be asked" in told

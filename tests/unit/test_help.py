@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import typer
-from command_line import run_command
+from command_line import Command
 
 from streamfl import __version__
 from streamfl.cli import COMMANDS as OWN
@@ -25,16 +25,14 @@ def words(text: str) -> str:
     return "".join(text.split())
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_help_loses_no_word(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_loses_no_word(monkeypatch: pytest.MonkeyPatch, command: Command, name: str) -> None:
     """Protects the reader of --help: '[labels]' is the name of a section, and markup would swallow it."""
     monkeypatch.setenv("COLUMNS", "200")
-    code, shown, _ = run_command(monkeypatch, capsys, command, "--help")
+    code, shown, _ = command(name, "--help")
     assert code == 0
-    assert words(inspect.getdoc(COMMANDS[command]) or "") in words(shown)
-    for text in helps(command):
+    assert words(inspect.getdoc(COMMANDS[name]) or "") in words(shown)
+    for text in helps(name):
         assert words(text) in words(shown)
 
 
@@ -47,12 +45,12 @@ def helps(command: str) -> list[str]:
 
 @pytest.mark.parametrize("group", sorted(PLACES.keys() - COMMANDS.keys()))
 def test_help_of_a_group_has_the_style_of_all_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], group: str
+    monkeypatch: pytest.MonkeyPatch, command: Command, group: str
 ) -> None:
     """Protects the reader of `streamfl members --help`: it has no boxes, which a screen reader spells out, no
     options that only the program itself has, and sentences that are whole."""
     monkeypatch.setenv("COLUMNS", "100")
-    code, shown, _ = run_command(monkeypatch, capsys, group, "--help")
+    code, shown, _ = command(group, "--help")
     assert code == 0
     assert "Commands:" in shown
     assert not {"╭", "--show-completion", "..."} & set(shown.split())
@@ -61,45 +59,16 @@ def test_help_of_a_group_has_the_style_of_all_help(
         assert words(first) in words(shown)
 
 
-def test_one_option_has_one_name() -> None:
-    """Protects who knows one command: what follows, is limited or comes late is named alike in all."""
-    options = {
-        (command, parameter): {note.default, *(note.param_decls or ())} - {...}
-        or {f"--{parameter.replace('_', '-')}"}
-        for command in COMMANDS
-        for parameter, found in inspect.signature(COMMANDS[command], eval_str=True).parameters.items()
-        for note in getattr(found.annotation, "__metadata__", ())
-        if isinstance(note, typer.models.OptionInfo)
-    }
-    for (command, parameter), names in options.items():
-        if parameter == "follow":
-            assert "-f" in names, command
-        if parameter == "limit":
-            assert "-n" in names, command
-        if "delay" in parameter and "label" in parameter:
-            assert "--label-delay" in names, command
-
-
-def test_the_version_is_that_of_the_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_version_is_that_of_the_package(command: Command) -> None:
     """Protects bug reports: one command prints the release, without any configuration."""
-    assert run_command(monkeypatch, capsys, "--version")[:2] == (0, f"streamfl {__version__}\n")
+    assert command("--version")[:2] == (0, f"streamfl {__version__}\n")
 
 
-def test_there_are_brackets_to_lose() -> None:
-    """Protects the test above from testing nothing."""
-    assert any("[labels]" in text for command in COMMANDS for text in helps(command))
-    assert {"run", "simulate", "replay", "demo"} <= COMMANDS.keys()
-
-
-def test_the_list_of_commands_says_what_each_does(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_of_commands_says_what_each_does(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     """Protects the list of commands: it is read from the sources, and a command without a help line would be
     a bare name."""
     monkeypatch.setenv("COLUMNS", "200")
-    _, shown, _ = run_command(monkeypatch, capsys, "--help")
+    _, shown, _ = command("--help")
     lines = re.split(r"\n  (?=\S)", shown.partition("Commands:")[2])[1:]
     listed = {name: text for name, *text in map(str.split, lines)}
     assert listed.keys() == PLACES.keys()
@@ -108,14 +77,12 @@ def test_the_list_of_commands_says_what_each_does(
     assert all(len(text) > 3 for text in listed.values())
 
 
-def test_a_mistyped_command_is_answered_with_the_one_meant(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistyped_command_is_answered_with_the_one_meant(command: Command) -> None:
     """Protects against typing errors: the message suggests the closest name."""
-    code, _, told = run_command(monkeypatch, capsys, "inti")
+    code, _, told = command("inti")
     assert code == 2
     assert "No such command 'inti'. Did you mean 'init'?" in told
-    assert "Did you mean" not in run_command(monkeypatch, capsys, "zzz")[2]
+    assert "Did you mean" not in command("zzz")[2]
 
 
 def test_help_waits_for_no_tools() -> None:

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command_line import run_command
+from command_line import Command
 
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import read_configuration
@@ -67,7 +67,7 @@ def bus_with_records(name: str) -> str:
 
 @pytest.mark.parametrize(("name", "label"), CASES)
 def test_what_is_written_is_what_the_kind_reads(
-    name: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, label: str, tmp_path: Path, command: Command
 ) -> None:
     """Protects who follows "the same command with --role and another file": a section that the role refuses
     is a mistake that the user did not make, and one that it ignores says what does not hold."""
@@ -76,9 +76,9 @@ def test_what_is_written_is_what_the_kind_reads(
     of_system = SAID.get(system, ())
     party = () if system == "pofmkl" else (*PARTIES, "shop" if name == "quasi-newton-host" else "depot")
     records = ("--from-topic", "rentals", "--labels-topic", "returns", "--label", label)
-    command = ("init", config, "--role", name, "--url", url, "--federation", "bikes", *records)
+    words = ("init", config, "--role", name, "--url", url, "--federation", "bikes", *records)
 
-    code, _, error = run_command(monkeypatch, capsys, *command, *party, *of_system)
+    code, _, error = command(*words, *party, *of_system)
     assert code == 0, error
     written = tomllib.loads(config.read_text())
     assert "Before it runs" not in config.read_text()
@@ -92,52 +92,46 @@ def test_what_is_written_is_what_the_kind_reads(
     assert ("party" in written) == (party != () and name in read_by)
     if "label_range" in written.get("labels", {}):
         assert configured.settings.learning.loss == "square"
-    assert run_command(monkeypatch, capsys, "topics", config, "--create")[0] == 0
-    code, out, error = run_command(monkeypatch, capsys, "check", config)
+    assert command("topics", config, "--create")[0] == 0
+    code, out, error = command("check", config)
     assert code == 0, out + error
 
 
 @pytest.mark.parametrize("system", [one for one in installed_systems() if len(one.kinds) > 1])
-def test_members_agree_on_their_federation(
-    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_members_agree_on_their_federation(system: System, tmp_path: Path, command: Command) -> None:
     """Protects federations from members that count apart: the topic grows between two commands, and with it
     the guess of federation.clients."""
     url, first = bus_with_records(tmp_path.name), tmp_path / "first.toml"
     parties = () if system.name == "pofmkl" else PARTIES[:2]
     said = ("--url", url, "--federation", "bikes", *parties, *SAID.get(system.name, ()))
-    command = ("--from-topic", "rentals", "--labels-topic", "returns", "--label", "late", *said)
-    code, _, error = run_command(monkeypatch, capsys, "init", first, "--role", system.kinds[0], *command)
+    words = ("--from-topic", "rentals", "--labels-topic", "returns", "--label", "late", *said)
+    code, _, error = command("init", first, "--role", system.kinds[0], *words)
     assert code == 0, error
     assert f"the same command with --role, another file and --like {first}" in " ".join(error.split())
     for number in range(9 * ROWS):
         sample = {"trip": f"m{number}", "km": number % 7, "age": 3, "slope": 0.5}
         MemoryBus.at(url).write([Outgoing("rentals", b"new-%d" % number, json.dumps(sample).encode())])
     for name in system.kinds[1:]:
-        for options in ((), command):
+        for options in ((), words):
             other = tmp_path / f"{name}-{len(options)}.toml"
             more = ("--role", name, "--like", first, *options)
-            code, _, error = run_command(monkeypatch, capsys, "init", other, *more)
+            code, _, error = command("init", other, *more)
             assert code == 0, error
             written = [tomllib.loads(one.read_text()) for one in (first, other)]
             assert written[0]["federation"] == written[1]["federation"]
             assert written[0]["bus"] == written[1]["bus"]
-    code, _, error = run_command(
-        monkeypatch, capsys, "init", tmp_path / "x", "--like", first, "--federation", "cars"
-    )
+    code, _, error = command("init", tmp_path / "x", "--like", first, "--federation", "cars")
     assert (code, "federation.name is 'bikes' there, and you say 'cars'" in error) == (2, True)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))
-def test_sections_that_a_kind_needs_are_asked_for(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sections_that_a_kind_needs_are_asked_for(name: str, tmp_path: Path, command: Command) -> None:
     """Protects who gives no labels' topic, and no party: where other keys were to be filled in too, the file
     did not say that the role needs the sections."""
     url, config = bus_with_records(tmp_path.name), tmp_path / "member.toml"
     parties = () if find_system(name).name == "pofmkl" else PARTIES[:2]
-    command = ("init", config, "--role", name, "--url", url, "--from-topic", "rentals", "--no-label")
-    code, _, error = run_command(monkeypatch, capsys, *command, *parties)
+    words = ("init", config, "--role", name, "--url", url, "--from-topic", "rentals", "--no-label")
+    code, _, error = command(*words, *parties)
     assert code == 0, error
     settings, text = find_kind(name).settings, config.read_text()
     needed = settings.needed_by(name)

@@ -152,7 +152,7 @@ def test_the_range_of_a_choice_is_reached_and_never_exceeded() -> None:
     rate, most = Fraction(1, 1000), 600
     claimed = 2 * float(rate) * most
     nearest = 0.0
-    for trial in range(60):
+    for trial in range(12):
         scores = random.integers(-2000, 2000, 6)
         moved = np.where(np.arange(6) == 0, most, -most) if trial % 2 else random.integers(-most, most + 1, 6)
         first, second = (

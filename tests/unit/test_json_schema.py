@@ -11,7 +11,7 @@ import pytest
 from registry import FakeRegistry, serving
 from streamfl_connectors.framing import framed
 
-from streamfl.contract.role import BadRecord, ConfigurationError, NotYetReadable, Record
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.roles import ROLES
 from streamfl.records.formats import format_of
@@ -84,14 +84,6 @@ def test_what_streamfl_writes_can_be_read_again(served: FakeRegistry) -> None:
     value = format.encode({"site": "north", "x": 1})
     assert value[:5] == framed(number, b"")
     assert SampleReader(section(served), format).decode(record(value)).features == (1.0,)
-
-
-def test_a_registry_that_is_away_is_waited_for(served: FakeRegistry) -> None:
-    """Protects records during an outage: records that cannot be checked yet are neither accepted nor
-    refused."""
-    served.status = 503
-    with pytest.raises(NotYetReadable):
-        SampleReader(section(served)).decode(record(framed(1, b'{"site": "north", "x": 1}')))
 
 
 def test_nothing_is_fetched_but_what_the_registry_refers_to(served: FakeRegistry) -> None:

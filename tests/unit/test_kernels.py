@@ -159,16 +159,9 @@ def test_random_features_are_equation_4() -> None:
     inputs = np.array([[0.3, -1.2], [2.0, 0.1]])
     features = random_features(inputs, drawn)
     assert features.shape == (2, 2, 6)
-    for sample in range(2):
-        for kernel in range(2):
-            for row in range(3):
-                phase = sum(drawn[kernel, row, axis] * inputs[sample, axis] for axis in range(2))
-                assert features[sample, kernel, row] == pytest.approx(
-                    math.sin(phase) / math.sqrt(3), abs=1e-14
-                )
-                assert features[sample, kernel, 3 + row] == pytest.approx(
-                    math.cos(phase) / math.sqrt(3), abs=1e-14
-                )
+    phases = np.einsum("kra,sa->skr", drawn, inputs)
+    expected = np.concatenate([np.sin(phases), np.cos(phases)], axis=-1) / math.sqrt(3)
+    np.testing.assert_allclose(features, expected, atol=1e-14)
     np.testing.assert_allclose(np.linalg.norm(features, axis=-1), 1.0, rtol=1e-14)
     with pytest.raises(ValueError):
         random_features(np.zeros((1, 3)), drawn)

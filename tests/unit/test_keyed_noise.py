@@ -16,8 +16,8 @@ SECRET = "5e" * 32
 
 
 @pytest.mark.parametrize("size", [1, 7, 60_000])
-@pytest.mark.parametrize("noise", [1e-6, 0.01, 4.0, 1e5])
-@pytest.mark.parametrize("length", [1.0, 3e-5, 7e7])
+@pytest.mark.parametrize("noise", [1e-6, 1e5])
+@pytest.mark.parametrize("length", [3e-5, 7e7])
 def test_a_sum_on_a_grid_is_exact(size: int, noise: float, length: float) -> None:
     """Protects the argument: whole steps are added without rounding. Rounding a vector to the grid lengthens
     it by no more than it was shortened before, for any noise that the settings allow.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run_command
+from command_line import Command
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import BadRecord, ConfigurationError, Record, TopicSpec
@@ -71,11 +71,6 @@ def test_client_by_key_or_by_field() -> None:
     ("value", "reason"),
     [
         (None, "malformed"),
-        (b"", "malformed"),
-        (b"{", "malformed"),
-        (b"\xff", "malformed"),
-        (b"[1]", "malformed"),
-        (b"[" * 100_000, "malformed"),
         (b'{"s": "", "y": 1, "c": "x"}', "malformed"),
         (b'{"s": null, "y": 1, "c": "x"}', "malformed"),
         (b'{"s": 1.5, "y": 1, "c": "x"}', "malformed"),
@@ -88,7 +83,6 @@ def test_client_by_key_or_by_field() -> None:
         (b'{"s": "1", "y": "high", "c": "x"}', "label"),
         (b'{"s": "1", "y": NaN, "c": "x"}', "label"),
         (b'{"s": "1", "y": Infinity, "c": "x"}', "label"),
-        (b'{"s": "1", "y": 1e999, "c": "x"}', "label"),
         (b'{"s": "1", "y": 1001, "c": "x"}', "label"),
         (b'{"s": "1", "y": -1001, "c": "x"}', "label"),
         (b" " * (MAXIMUM_BYTES + 1), "oversized"),
@@ -133,19 +127,6 @@ def test_a_label_far_outside_its_range_is_refused_by_the_name_of_the_key() -> No
     """Protects learning from a label in another unit: the text names the key that says what is allowed."""
     with pytest.raises(BadRecord, match=r"samples\.label_range"):
         reader(label_range=(10, 20)).decode(record(b'{"s": "1", "y": 10100}'))
-
-
-def test_a_record_without_a_key() -> None:
-    """Protects the join from a client without a name."""
-    for key, reason in (
-        (None, "missing_field"),
-        (b"\xff", "malformed"),
-        (b"", "malformed"),
-        (b"x" * 300, "malformed"),
-    ):
-        with pytest.raises(BadRecord) as caught:
-            reader().decode(record(b'{"s": "1", "y": 0.5}', key))
-        assert caught.value.reason == reason
 
 
 def test_settings_that_make_no_reader() -> None:
@@ -217,14 +198,6 @@ def test_labels_without_samples_are_refused(config: Path) -> None:
         load_settings(config, PofmklSettings)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def on_a_bus(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    url = f"sqlite://{tmp_path}/bus.db" if request.param == "sqlite" else f"memory://{tmp_path.name}"
-    path = tmp_path / "client.toml"
-    path.write_text(CONFIG.format(url=url))
-    return path
-
-
 def url_of(config: Path) -> str:
     return load_settings(config, PofmklSettings).bus.url
 
@@ -233,32 +206,28 @@ def checks(found: str) -> dict[str, dict[str, Any]]:
     return {check["check"]: check for check in json.loads(found)["checks"]}
 
 
-def test_check_says_that_partition_counts_differ(
-    on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_that_partition_counts_differ(config: Path, command: Command) -> None:
     """Protects the join: with different partition counts a label is in another partition than its sample, and
     nothing is learnt."""
-    bus = connect(url_of(on_a_bus), {})
+    bus = connect(url_of(config), {})
     bus.create([TopicSpec("readings", 4, compacted=False), TopicSpec("results", 3, compacted=False)])
-    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs")[0] == 4
-    code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
+    assert command("topics", config, "--create-inputs")[0] == 4
+    code, out, _ = command("check", config, "--format", "json")
     assert code == 4
     failed = {name: check["detail"] for name, check in checks(out).items() if not check["passed"]}
     assert failed == {"topic results": "has 3 partitions, 4 are needed, as readings has"}
     bus.close()
 
 
-def test_topics_makes_both_alike_and_check_reads_both(
-    on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_topics_makes_both_alike_and_check_reads_both(config: Path, command: Command) -> None:
     """Protects the first start: topics are created to fit, and each topic's records are reported as readable
     or not."""
-    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 5)[0] == 0
-    bus = connect(url_of(on_a_bus), {})
+    assert command("topics", config, "--create-inputs", "--partitions", 5)[0] == 0
+    bus = connect(url_of(config), {})
     assert [state.partitions for state in bus.describe(["readings", "results"]).values()] == [5, 5]
     sample = Outgoing("readings", b"a", b'{"id": "1", "x0": 1, "x1": 2}')
     bus.write([sample, Outgoing("results", b"a", b'{"reading": "1", "lever": 0.5}')])
-    code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
+    code, out, _ = command("check", config, "--format", "json")
     assert code == 0
     found = checks(out)
     assert (
@@ -268,7 +237,7 @@ def test_topics_makes_both_alike_and_check_reads_both(
     )
     assert found["would write to plant.predictions"]["detail"].startswith("1 record from these")
     bus.write([Outgoing("results", b"a", b'{"reading": "1"}')])
-    code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
+    code, out, _ = command("check", config, "--format", "json")
     assert code == 4
     assert "missing_field: lever is missing" in checks(out)["records of results"]["detail"]
     bus.close()
@@ -280,73 +249,53 @@ def rows_file(folder: Path, rows: int) -> Path:
     return data
 
 
-@pytest.mark.parametrize("delay", [None, 0, 2, 100])
+@pytest.mark.parametrize("delay", [None, 2, 100])
 def test_replay_sends_labels_so_many_rows_later(
-    delay: int | None,
-    on_a_bus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    delay: int | None, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects tests of late labels on own data: every label once, with that delay, in its sample's
     partition, never in the sample."""
-    on_a_bus.write_text(
-        on_a_bus.read_text().replace("[labels]\n", '[labels]\nclient = "machine"\nformat = "msgpack"\n')
+    config.write_text(
+        config.read_text().replace("[labels]\n", '[labels]\nclient = "machine"\nformat = "msgpack"\n')
     )
-    run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 2)
-    written: list[list[Outgoing]] = []
-    bus = connect(url_of(on_a_bus), {})
-    kind = type(bus)
-    write = kind.write
+    command("topics", config, "--create-inputs", "--partitions", 2)
+    bus = connect(url_of(config), {})
+    records: list[Outgoing] = []
+    write = type(bus).write
     monkeypatch.setattr(
-        kind, "write", lambda self, records: (written.append([*records]), write(self, records))[1]
+        type(bus), "write", lambda self, given: (records.extend(given), write(self, given))[1]
     )
-    options = [] if delay is None else ["--label-delay", delay]
-    data = rows_file(tmp_path, 11)
-    code, out, _ = run_command(
-        monkeypatch, capsys, "replay", on_a_bus, "--data", data, *options, "--format", "json"
-    )
+    late = ("--label-delay", delay) if delay is not None else ()
+    code, out, _ = command("replay", config, "--data", rows_file(tmp_path, 11), *late, "--format", "json")
     result = json.loads(out)
-    assert (code, result["records"], result["labels"]) == (0, 11, 11)
-
-    decode = format_named("msgpack").decoder(dict)
-    ahead: dict[bytes, list[str]] = {}
-    records = [record for batch in written for record in batch]
-    assert len(records) == 22
-    last_sample = max(place for place, record in enumerate(records) if record.topic == "readings")
-    for place, record in enumerate(records):
-        assert record.key is not None
-        waiting = ahead.setdefault(record.key, [])
-        if record.topic == "readings":
-            content = json.loads(record.value or b"")
-            assert content.keys() == {"id", "x0", "x1"}
-            waiting.append(content["id"])
-        else:
-            label = decode(record.value or b"")
-            # Oldest first, after as many of its client's samples as requested.
-            assert label == {
-                "machine": record.key.decode(),
-                "reading": waiting.pop(0),
-                "lever": int(label["reading"]) / 11,
-            }
-            assert len(waiting) == (delay or 0) or (place > last_sample and len(waiting) < (delay or 0))
-    assert ahead == {f"client-{k}".encode(): [] for k in range(3)}
-    places = {
-        (record.key, record.partition) for topic in ("readings", "results") for record in bus.read(topic)
-    }
-    assert len(places) == 3
-    bus.close()
+    assert (code, result["records"], result["labels"], len(records)) == (0, 11, 11, 22)
+    decode = {"readings": json.loads, "results": format_named("msgpack").decoder(dict)}
+    places = {(one.key, one.partition) for topic in decode for one in bus.read(topic)}
+    assert sorted(key or b"" for key, _ in places) == [b"client-0", b"client-1", b"client-2"]
+    for key, _ in places:
+        own = [(one.topic, decode[one.topic](one.value or b"")) for one in records if one.key == key]
+        names = [content["id"] for topic, content in own if topic == "readings"]
+        expected: list[tuple[str, dict[str, Any]]] = []
+        # Oldest first, after as many of its client's samples as requested.
+        for place in range(len(names) + (delay or 0)):
+            number = 3 * place + int(names[0])
+            sample = {"id": str(number), "x0": 2.0 * number, "x1": 2.0 * number + 1}
+            expected += [("readings", sample)] if place < len(names) else []
+            for name in names[place - (delay or 0) :][:1] if place >= (delay or 0) else ():
+                label = {"machine": (key or b"").decode(), "reading": name, "lever": int(name) / 11}
+                expected.append(("results", label))
+        assert own == expected
 
 
 def test_replay_refuses_a_delay_of_labels_that_come_with_their_samples(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: Path, tmp_path: Path, command: Command
 ) -> None:
     """Protects from an option without effect, and from a missing topic: one line, exit code 2."""
     data = rows_file(tmp_path, 4)
     connect(url_of(config), {}).create([TopicSpec("readings", 1, compacted=False)])
-    code, _, error = run_command(monkeypatch, capsys, "replay", config, "--data", data)
+    code, _, error = command("replay", config, "--data", data)
     assert (code, "topic results does not exist" in error) == (2, True)
     text = config.read_text()
     config.write_text(text[: text.index("[labels]")] + text[text.index("[learning]") :])
-    code, _, error = run_command(monkeypatch, capsys, "replay", config, "--data", data, "--label-delay", 3)
+    code, _, error = command("replay", config, "--data", data, "--label-delay", 3)
     assert (code, "--label-delay = 3: without the section [labels]" in error) == (2, True)

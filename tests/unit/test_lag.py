@@ -7,14 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from counting import CHANNELS, TOPICS, CountingRole, number
+from counting import TOPICS, counting_worker, number
 from scraped import scraped
 
 from streamfl.runtime.bus import Bus, Outgoing, Subscription
 from streamfl.runtime.lag import Lag
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.sqlite_bus import SqliteBus
-from streamfl.runtime.worker import Worker
 
 GROUP, TOPIC = "counters", "numbers"
 PARTITIONS = next(spec.partitions for spec in TOPICS if spec.name == TOPIC)
@@ -48,15 +47,11 @@ def write(bus: Bus, *partitions: int) -> None:
     )
 
 
-def member(bus: Bus) -> Worker:
-    return Worker(CountingRole(), CHANNELS, bus, Subscription(GROUP, (TOPIC,), ("factor",)), "dead-letters")
-
-
 def test_a_partition_without_a_worker_has_a_lag(bus: Bus) -> None:
     """Protects the lag alert while a worker is gone: the remaining workers of its group report its
     partitions' lag."""
     assert PARTITIONS == 2
-    with closing(member(bus)) as worker:
+    with closing(counting_worker(bus)) as worker:
         write(bus, 0, 1, 1)
         for _ in range(6):
             worker.step(0.0)
@@ -79,7 +74,7 @@ def test_before_the_first_commit_lag_is_from_where_the_group_will_begin(
 def test_commits_and_what_is_taken_back_are_timed(bus: Bus) -> None:
     """Protects the service health dashboard: each commit and each restored partition is timed once."""
     write(bus, 0)
-    with closing(member(bus)) as worker:
+    with closing(counting_worker(bus)) as worker:
         for _ in range(6):
             worker.step(0.0)
         text = worker.metrics.render().decode()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 from streamfl_connectors.librdkafka.log import LOG
+from streamfl_connectors.outage_log import ONE_LINE, OneLine
 
 HARMLESS = [
     "GETPID [rdkafka#producer-6] [thrd:main]: Failed to acquire idempotence PID from broker NAME/1: "
@@ -18,6 +20,17 @@ GRAVE = [
     "Broker: Transactional Id authorization failed",
     "FAIL [rdkafka#producer-3] [thrd:x]: x: Connect to ipv4#x failed: Connection refused (after 0ms)",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_logged_before() -> Iterator[None]:
+    """What other tests had logged within a minute would count as the same outage."""
+    own = OneLine()
+    LOG.removeFilter(ONE_LINE)
+    LOG.addFilter(own)
+    yield
+    LOG.removeFilter(own)
+    LOG.addFilter(ONE_LINE)
 
 
 def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> None:

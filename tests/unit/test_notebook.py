@@ -137,23 +137,15 @@ def test_mistakes_are_told_by_their_key() -> None:
     ("options", "said"),
     [
         ({"rounds": -1}, "rounds = -1: a whole number of at least 1 is expected. T, samples a client"),
-        ({"rounds": 0}, "rounds = 0: a whole number of at least 1"),
-        ({"rounds": 2.5}, "rounds = 2.5: a whole number"),
         ({"rounds": True}, "rounds = True: a whole number"),
         ({"clients": "2"}, "clients = '2': a whole number of at least 1"),
-        ({"clients": -1}, "clients = -1: a whole number of at least 1"),
         ({"seed": "a"}, "seed = 'a': a whole number is expected. Left out: federation.seed"),
-        ({"client_column": 3}, "client_column = 3: a text, such as '3', is expected"),
         ({"label": 1}, "label = 1: a text, such as '1', is expected. The data's label column"),
         (
             {"config": [1]},
             "config is a list: the path of a role's settings file, or its sections as a dictionary",
         ),
         ({"config": {"federation": None}}, "the settings: 'federation' = None: the name of a section"),
-        (
-            {"config": {"role": "pofmkl-client"}},
-            "the settings: 'role' = 'pofmkl-client': the name of a section",
-        ),
         ({"config": {1: {}}}, "the settings: 1 = {}: the name of a section"),
     ],
 )
@@ -171,7 +163,6 @@ def test_what_a_program_gives_is_checked_as_a_commands_is(options: dict[str, Any
     ("options", "said"),
     [
         ({"delay_labels": -1}, "delay_labels = -1: a whole number of at least 0 is expected"),
-        ({"delay_labels": "1"}, "delay_labels = '1': a whole number"),
         ({"methods": "local"}, "methods = 'local': a list of names is expected"),
         ({"methods": []}, "methods = []: a list of names is expected"),
     ],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, OrderedDict, defaultdict
-from datetime import datetime, timedelta
-from decimal import Decimal
+from collections import defaultdict
+from datetime import datetime
 from enum import IntEnum
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -70,20 +69,14 @@ def test_what_is_no_data_is_refused(state: Any) -> None:
     "value",
     [
         {1, 2},
-        frozenset([1]),
-        Decimal("1.5"),
         datetime(2026, 1, 1),
-        timedelta(1),
         UUID(int=1),
         defaultdict(float, a=1.0),
-        OrderedDict(a=1),
-        Counter("aab"),
         Point(1, 2),
         Level.LOW,
         bytearray(b"a"),
         np.ma.array([1, 2], mask=[False, True]),
         np.datetime64("2026-01-01"),
-        np.timedelta64(1, "s"),
         np.longdouble(1.5),
     ],
     ids=lambda value: type(value).__name__,
@@ -121,7 +114,7 @@ def test_damaged_states_are_refused_and_nothing_else() -> None:
     draws = random.Random(5)
     content = encode_state({"w": ARRAYS[0], "seen": {3: 4}, "names": ["a", None]}, 1000)
     refused = 0
-    for _ in range(3000):
+    for _ in range(600):
         damaged = bytearray(content)
         for _ in range(draws.choice([1, 1, 2, 5])):
             damaged[draws.randrange(len(damaged))] = draws.randrange(256)
@@ -129,7 +122,7 @@ def test_damaged_states_are_refused_and_nothing_else() -> None:
             decode_state(bytes(damaged[: draws.choice([len(damaged), draws.randrange(len(damaged))])]), 1000)
         except StateRefused:
             refused += 1
-    assert refused > 1000
+    assert refused > 200
 
 
 def test_damaged_records_of_a_model_are_the_peers_error() -> None:
@@ -139,7 +132,7 @@ def test_damaged_records_of_a_model_are_the_peers_error() -> None:
     made.learn({0: 1.0, 1: 0.0, 2: 1.0}, 0.5)
     content = made.remembered(64)
     assert decode_remembered(content).number == 64
-    for _ in range(3000):
+    for _ in range(600):
         damaged = bytearray(content)
         damaged[draws.randrange(len(damaged))] = draws.randrange(256)
         try:

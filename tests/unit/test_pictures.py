@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import run_command
+from command_line import Command
 
 import streamfl.simulation.pictures as pictures
 from streamfl.contract.role import ConfigurationError
@@ -21,24 +21,18 @@ def _without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_demo_without_matplotlib_shows_its_table(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_demo_without_matplotlib_shows_its_table(command: Command) -> None:
     """Protects users without the extra: the figures are printed, and one line says how to get the picture."""
-    code, out, error = run_command(monkeypatch, capsys, "demo", "--format", "json")
+    code, out, error = command("demo", "--format", "json")
     assert code == 0
     assert json.loads(out)["picture"] is None
     assert "pip install 'streamfl[plots]'" in error
     assert not Path("demo.png").exists()
 
 
-def test_a_chart_without_matplotlib_is_refused_before_anything_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_chart_without_matplotlib_is_refused_before_anything_runs(command: Command) -> None:
     """Protects a long comparison from a traceback at its last step: the check comes first."""
-    code, _, error = run_command(
-        monkeypatch,
-        capsys,
+    code, _, error = command(
         "compare",
         "nothing.toml",
         "--data",

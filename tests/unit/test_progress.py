@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from command_line import run_command
+from command_line import Command
 from interrupting import interrupt_at
+from streamfl_process import start_streamfl
 
 import streamfl
 from streamfl.terminal import progress as shown
@@ -142,19 +143,8 @@ with shown.progress("reading [bold]one[/bold]") as work:
     assert out == b"result\n"
 
 
-def test_there_is_one_display() -> None:
-    """Protects users from bars that overwrite each other: only one module draws them."""
-    folder = Path(streamfl.__file__).parent
-    found = {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*.py")
-        if re.search(r"rich\.(progress|status)|\.status\(\"|tqdm", path.read_text())
-    }
-    assert found == {"terminal/progress.py"}
-
-
 @pytest.mark.parametrize(
-    "command",
+    "words",
     [
         ["check"],
         ["reset", "--all"],
@@ -165,16 +155,16 @@ def test_there_is_one_display() -> None:
 def test_a_silent_broker_is_waited_for_aloud(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: Command,
     silent: str,
-    command: list[str],
+    words: list[str],
 ) -> None:
     """Protects the first minute of a user who mistypes a port: the command says what it waits for."""
     monkeypatch.setattr(shown, "SILENT_SECONDS", 0.0)
     config = client(tmp_path, f"kafka://{silent}")
-    more = {"replay": [table(tmp_path, 40)], "init": [f"kafka://{silent}"]}.get(command[0], [])
-    given = tmp_path / "new.toml" if command[0] == "init" else config
-    code, _, told = run_command(monkeypatch, capsys, command[0], given, *command[1:], *more)
+    more = {"replay": [table(tmp_path, 40)], "init": [f"kafka://{silent}"]}.get(words[0], [])
+    given = tmp_path / "new.toml" if words[0] == "init" else config
+    code, _, told = command(words[0], given, *words[1:], *more)
     assert code == 3
     assert re.search(rf"^(asking|reading readings of) kafka://{silent}, \d s$", told, re.MULTILINE), told
 
@@ -184,11 +174,8 @@ def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent
     answered."""
     config = client(tmp_path, f"kafka://{silent}")
     config.write_text(config.read_text().replace("= 2\n[role]", "= 600\n[role]"))
-    with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", "check", str(config)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with start_streamfl(
+        "check", config, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         assert "asking kafka://" in process.stderr.readline()
@@ -204,17 +191,15 @@ def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent
 def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) -> None:
     """Protects minutes of waiting: a process that gets SIGINT ends with the figures so far, its progress, and
     exit code 130."""
-    data = table(tmp_path, 200_000)
-    arguments = [
-        "simulate",
-        str(client(tmp_path, "memory://")),
-        "--data",
-        str(data),
-        "--client-column",
-        "site",
-    ]
+    config, data = client(tmp_path, "memory://"), table(tmp_path, 40_000)
+    program = """
+from streamfl.cli import main
+from streamfl.terminal import progress
+progress.SILENT_SECONDS, progress.LINE_SECONDS = 0.0, 0.05
+main()
+"""
     with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", *arguments],
+        [sys.executable, "-c", program, "simulate", config, "--data", data, "--client-column", "site"],
         env={**os.environ, "COLUMNS": "132"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -222,17 +207,17 @@ def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) 
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if re.match(r"federation: [\d,]+ of 200,000, \d+%", line):
+            if re.match(r"federation: [\d,]+ of 40,000, \d+%", line):
                 break
         process.send_signal(signal.SIGINT)
         out, told = process.communicate(timeout=120)
     assert process.returncode == 130, told
     assert "Traceback" not in told
     found = re.match(
-        r"Federation on .*data\.csv, interrupted at ([\d,]+) of 200,000 samples ", " ".join(out.split())
+        r"Federation on .*data\.csv, interrupted at ([\d,]+) of 40,000 samples ", " ".join(out.split())
     )
     assert found is not None, out
-    assert 0 < int(found[1].replace(",", "")) < 200_000
+    assert 0 < int(found[1].replace(",", "")) < 40_000
     assert re.search(r"│ federation +│ 0\.\d+", out)
     assert re.search(r"│ each client on its own +│ not run", out)
 
@@ -261,9 +246,7 @@ def test_a_worker_says_in_its_log_what_it_waits_for(tmp_path: Path, silent: str)
     config = client(tmp_path, f"kafka://{silent}")
     text = config.read_text().replace("= 2\n[role]", "= 600\n[role]")
     config.write_text(f'{text}[samples.rekey]\ntopic = "raw"\n[log]\nformat = "json"\n')
-    with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", "rekey", str(config)], stderr=subprocess.PIPE, text=True
-    ) as process:
+    with start_streamfl("rekey", config, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if json.loads(line)["event"].startswith(f"connecting to kafka://{silent}, "):
@@ -283,7 +266,7 @@ def test_a_program_that_is_interrupted_gets_no_half_result(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_ends_with_what_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], system: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, system: str
 ) -> None:
     """Protects Ctrl-C in a simulation of parties: the figures cover what was learnt, and say that the run is
     incomplete."""
@@ -292,7 +275,7 @@ def test_every_system_ends_with_what_is_there(
     interrupt_at(monkeypatch, 0.6 if system == "dp-frank-wolfe" else 0.5)
     more = ("--windows", 3) if system == "dp-frank-wolfe" else ()
     arguments = (tmp_path / "f.toml", "--data", table(tmp_path, 400), "--split", "bank=a,shop=b", *more)
-    code, out, told = run_command(monkeypatch, capsys, "simulate", *arguments, "--format", "json")
+    code, out, told = command("simulate", *arguments, "--format", "json")
     assert code == 130, told
     found = json.loads(out)
     assert re.fullmatch(r"(entities|labels|iterations|fits): \d\d%", found["interrupted"])
@@ -306,29 +289,29 @@ def test_every_system_ends_with_what_is_there(
 
 
 def test_fits_of_which_none_is_over_end_with_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects Ctrl-C before there is a figure: the last line reports the progress."""
     (tmp_path / "f.toml").write_text(SYSTEMS["dp-frank-wolfe"] + 'estimator = "frank-wolfe"\n')
     interrupt_at(monkeypatch, 0.1)
     arguments = (tmp_path / "f.toml", "--data", table(tmp_path, 400), "--split", "bank=a,shop=b")
-    code, out, told = run_command(monkeypatch, capsys, "simulate", *arguments)
+    code, out, told = command("simulate", *arguments)
     assert (code, out) == (130, "")
     assert told.splitlines()[-1].startswith("interrupted: iterations, stopping: ")
 
 
 def test_a_demo_ends_with_what_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects the first command that people try."""
     interrupt_at(monkeypatch, 0.1)
-    code, out, _ = run_command(monkeypatch, capsys, "demo", "--out", tmp_path / "demo.png")
+    code, out, _ = command("demo", "--out", tmp_path / "demo.png")
     assert code == 130
     assert re.search(r"interrupted at \d+ of 1,001 samples", out)
 
 
 def test_a_comparison_prints_the_methods_that_were_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects finished work: methods that were run are reported although the next one was interrupted."""
     interrupt_at(monkeypatch, 0.5)
@@ -339,7 +322,7 @@ def test_a_comparison_prints_the_methods_that_were_run(
         "--methods",
         "default,last-label",
     )
-    code, out, told = run_command(monkeypatch, capsys, "compare", *arguments, "--format", "json")
+    code, out, told = command("compare", *arguments, "--format", "json")
     assert code == 130, told
     found = json.loads(out)
     assert (found["interrupted"], [one["method"] for one in found["methods"]]) == (
@@ -349,14 +332,14 @@ def test_a_comparison_prints_the_methods_that_were_run(
 
 
 def test_a_replay_says_how_many_rows_it_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects users who continue from there: the topic holds exactly the reported rows."""
     url = f"sqlite://{tmp_path}/bus.db"
     streamfl.connect(url).create("readings")
     interrupt_at(monkeypatch, 0.3)
     arguments = (client(tmp_path, url), "--data", table(tmp_path, 4_000), "--format", "json")
-    code, out, told = run_command(monkeypatch, capsys, "replay", *arguments)
+    code, out, told = command("replay", *arguments)
     assert code == 130, told
     found = json.loads(out)
     assert (found["interrupted"], found["records"]) == ("2,000 of 4,000 rows", 2_000)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from clock import Clock
-from counting import CHANNELS, TOPICS, CountingRole, number
+from counting import CHANNELS, TOPICS, CountingRole, bus_of, counting_worker, number
 
 from streamfl.runtime import cluster_watch
 from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Subscription, TopicPartition
@@ -48,18 +48,6 @@ def delete(bus: MemoryBus | SqliteBus, topic: str) -> None:
     connection.close()
 
 
-def member(bus: Bus, role: CountingRole | None = None, clock: Callable[[], float] = lambda: 0.0) -> Worker:
-    return Worker(
-        role or CountingRole(),
-        CHANNELS,
-        bus,
-        SUBSCRIPTION,
-        "dead-letters",
-        monotonic=clock,
-        restore_seconds=0.0,
-    )
-
-
 def watch(bus: Bus, health: Health, clock: Clock, lost: list[str]) -> ClusterWatch:
     return ClusterWatch(bus, TOPIC_NAMES, "counters", health, lost.append, patience_seconds=30.0, clock=clock)
 
@@ -75,7 +63,7 @@ def test_a_deleted_topic_is_red_at_once_and_ends_the_worker_when_it_stays_away(
     bus: MemoryBus | SqliteBus, clock: Clock, topic: str
 ) -> None:
     """Protects against a worker that stays green although one of its topics was deleted."""
-    worker, lost = member(bus, clock=clock), list[str]()
+    worker, lost = counting_worker(bus, monotonic=clock), list[str]()
     watching = watch(bus, worker.health, clock, lost)
     until_settled(worker)
     assert watching.look()
@@ -147,7 +135,7 @@ def test_a_cluster_that_does_not_answer_turns_every_worker_red(
 ) -> None:
     """Protects an alert on dead brokers: a standby without library errors stayed green, and others named
     another cause."""
-    workers = [member(bus, clock=clock) for _ in range(3)]
+    workers = [counting_worker(bus, monotonic=clock) for _ in range(3)]
     watches = [watch(bus, worker.health, clock, []) for worker in workers]
     until_settled(*workers)
     for watching in watches:
@@ -209,7 +197,7 @@ def test_a_worker_too_many_is_a_standby_and_one_without_partitions_is_not(
 ) -> None:
     """Protects rollouts, which wait for every pod, and operators of a worker that got no partitions without a
     reason."""
-    workers = [member(bus, clock=clock) for _ in range(3)]
+    workers = [counting_worker(bus, monotonic=clock) for _ in range(3)]
     until_settled(*workers)
     watches = [watch(bus, worker.health, clock, []) for worker in workers]
     idle = next(worker for worker in workers if "partitions" in worker.health.reasons)
@@ -237,9 +225,8 @@ def test_a_role_in_trouble_is_not_ready_and_says_why() -> None:
     class Troubled(CountingRole):
         trouble: str | None = None
 
-    bus, role = MemoryBus(), Troubled()
-    bus.create(TOPICS)
-    worker = member(bus, role)
+    bus, role = bus_of(), Troubled()
+    worker = counting_worker(bus, role)
     until_settled(worker)
     role.trouble = "no server answers: start it"
     worker.step(0.0)
@@ -255,9 +242,8 @@ def test_a_role_in_trouble_is_not_ready_and_says_why() -> None:
 
 def test_endless_refused_commits_are_not_ready(clock: Clock) -> None:
     """Protects against a worker that reads and predicts but never commits: it used to be green for ever."""
-    bus = MemoryBus()
-    bus.create(TOPICS)
-    worker = member(bus, clock=clock)
+    bus = bus_of()
+    worker = counting_worker(bus, monotonic=clock)
     until_settled(worker)
     bus.write([Outgoing("numbers", b"pump", number(1, 5), 0)])
     session = worker._session
@@ -293,8 +279,7 @@ def test_records_that_wait_for_their_commit_are_not_ready(clock: Clock) -> None:
 
 def test_restoring_is_not_ready() -> None:
     """Protects senders of work from a worker that is still restoring its state."""
-    bus = MemoryBus()
-    bus.create(TOPICS)
+    bus = bus_of()
     seen = list[set[str]]()
 
     class Watching(CountingRole):
@@ -302,7 +287,7 @@ def test_restoring_is_not_ready() -> None:
             seen.append(set(worker.health.reasons))
             super().open(partition)
 
-    worker = member(bus, Watching())
+    worker = counting_worker(bus, Watching())
     until_settled(worker)
     assert all("restoring" in reasons for reasons in seen)
     assert seen

@@ -280,38 +280,22 @@ def test_what_is_written_is_read_back(served: FakeRegistry) -> None:
         Registry(section(served)).latest("none")
 
 
-@pytest.mark.parametrize("format", ["json", "msgpack", "avro"])
-def test_predictions_are_written_as_the_settings_say(served: FakeRegistry, format: str) -> None:
-    """Protects readers of predictions: each format has the same content, and Avro's schema is under its
-    subject."""
-    written = PredictionsSection(format=format, registry=section(served))  # type: ignore[arg-type]
-    encode = prediction_encoder(written, "f.predictions", Prediction)
-    for version, told in ((3, [3]), ((3, 4), [[3, 4]])):
-        value = encode(Prediction("anna", "s1", 2.5, version, None))
-        decode = anything(
-            format_of(TopicSection(topic="f.predictions", format=format, registry=section(served)))
-        )
-        expected = {
-            "client": "anna",
-            "sample": "s1",
-            "prediction": 2.5,
-            "model_version": told[0],
-            "label": None,
-        }
-        assert decode(value) == expected
-    if format == "avro":
-        assert [path for path in served.asked if "f.predictions-value" in path] == [
-            "/subjects/f.predictions-value/versions"
-        ]
-        served.status = 503
-        with pytest.raises(NotYetReadable):
-            prediction_encoder(written, "f.predictions", Prediction)(Prediction("anna", "s1", 2.5, 3, None))
-
-
 def test_predictions_in_avro_need_a_registry() -> None:
     """Protects readers from records whose schema nobody has."""
     with pytest.raises(ConfigurationError, match=r"predictions.format = \"avro\" needs \[registry\]"):
         prediction_encoder(PredictionsSection(format="avro"), "f.predictions", Prediction)
+
+
+def test_a_schema_of_predictions_is_registered_once(served: FakeRegistry) -> None:
+    """Protects the registry, and predictions during an outage: they wait until it knows their schema."""
+    written = PredictionsSection(format="avro", registry=section(served))
+    prediction = Prediction("anna", "s1", 2.5, 3, None)
+    encode = prediction_encoder(written, "f.predictions", Prediction)
+    assert encode(prediction) == encode(prediction)
+    assert served.asked == ["/subjects/f.predictions-value/versions"]
+    served.status = 503
+    with pytest.raises(NotYetReadable):
+        prediction_encoder(written, "f.predictions", Prediction)(prediction)
 
 
 def test_debezium_in_avro(served: FakeRegistry) -> None:

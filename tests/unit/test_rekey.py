@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from command_line import run_command
+from command_line import Command
 from scraped import scraped
 
 from streamfl.cli.access import rights
@@ -176,38 +176,6 @@ def sensor(site: str, name: str, value: float, ts: float) -> dict[str, Any]:
     return {"meta": {"site": site}, "sensor": name, "value": value, "ts": ts}
 
 
-@pytest.mark.parametrize("crash", [2, 3, 5])
-def test_one_sensor_a_record_becomes_one_sample_whatever_happens(tmp_path: Path, crash: int) -> None:
-    """Protects samples in several records: each is written once and complete, also if the worker is killed at
-    every step."""
-    plant = Plant(tmp_path, ASSEMBLE)
-    number = 0
-    for span in range(6):
-        for site in SITES:
-            for name in ("temp", "hum", "load", "pressure"):
-                number += 1
-                plant.write(
-                    sensor(site, name, span + len(name), 10.0 * span + number % 7), partition=number % 3
-                )
-    worker = plant.worker()
-    for step in range(1, 50):
-        worker.step(0)
-        if step % crash == 0:
-            # Uncommitted work is gone, and the next worker restores the rest.
-            worker.close()
-            worker = plant.worker()
-    drain(worker)
-    found = plant.samples()
-    assert found.keys() == set(SITES)
-    for site, samples in found.items():
-        assert sorted(int(sample["id"]) for sample in samples) == [0, 10, 20, 30, 40, 50]
-        for sample in samples:
-            assert sample["meta"]["site"] == site
-            assert sample["temp"] == sample["load"] == sample["hum"] + 1, "all of one span"
-    assert list(plant.bus.read("plant.dead-letters")) == []
-    assert b"unused_records_total" in worker.metrics.render()
-
-
 def test_what_is_missing_at_expiry_goes_on_without_it_and_late_values_are_told(tmp_path: Path) -> None:
     """Protects a site with a broken sensor from waiting for ever, and a late value from being lost
     silently."""
@@ -314,9 +282,7 @@ def test_a_client_predicts_samples_in_several_records(tmp_path: Path) -> None:
     assert list(plant.bus.read("plant.dead-letters")) == []
 
 
-def test_two_topics_are_two_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_topics_are_two_processes(tmp_path: Path, command: Command) -> None:
     """Protects labels from being silently left unchanged when both topics have other keys."""
     labels = (
         '[labels]\ntopic = "l"\nsample_id = "id"\nlabel = "y"\n[labels.rekey]\ntopic = "outcomes"\nby = '
@@ -324,16 +290,14 @@ def test_two_topics_are_two_processes(
     )
     plant = Plant(tmp_path)
     plant.path.write_text(plant.path.read_text().replace('label = "load"\n', "") + labels)
-    code, _, said = run_command(monkeypatch, capsys, "rekey", plant.path)
+    code, _, said = command("rekey", plant.path)
     assert (code, "--stream samples and --stream labels" in said) == (2, True)
     own = rekeying(plant.configured, "labels")
     assert own.settings.group == "plant.pofmkl-client.rekey-labels"
     assert own.kind.channels(own.settings).outputs == {"keyed": "l"}
 
 
-def test_check_says_of_a_topic_that_it_is_not_keyed_by_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_of_a_topic_that_it_is_not_keyed_by_client(tmp_path: Path, command: Command) -> None:
     """Protects a newcomer whose topic is keyed by device: the error and the command to run are in one
     message."""
     plant = Plant(tmp_path)
@@ -346,19 +310,17 @@ def test_check_says_of_a_topic_that_it_is_not_keyed_by_client(
             {"meta": {"site": "site-1"}, "id": number, "temp": 1.0, "hum": 0.5, "load": 0.5},
             partition=number % 3,
         )
-    _, told, _ = run_command(monkeypatch, capsys, "check", plant.path, "--format", "json")
+    _, told, _ = command("check", plant.path, "--format", "json")
     assert "`streamfl rekey CONFIG`" in told
     plant.path.write_text(text)
-    _, told, _ = run_command(monkeypatch, capsys, "check", plant.path, "--format", "json")
+    _, told, _ = command("check", plant.path, "--format", "json")
     found = {one["check"]: one for one in json.loads(told)["checks"]}
     assert found["records of readings"]["detail"] == "12 of 12 records readable"
     assert found["would write to by-site"]["detail"].startswith("12 records from these")
     assert not any("streamfl rekey" in one["detail"] for one in found.values())
 
 
-def test_topics_are_made_and_rights_told_for_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_topics_are_made_and_rights_told_for_both(tmp_path: Path, command: Command) -> None:
     """Protects the start: the topics and rights of `streamfl rekey` are created and printed with the
     role's."""
     plant = Plant(tmp_path, ASSEMBLE)
@@ -368,7 +330,7 @@ def test_topics_are_made_and_rights_told_for_both(
     MemoryBus.at(plant.url.replace("rekey-", "fresh-")).create(
         [TopicSpec("readings", 3, compacted=False, users=True)]
     )
-    _, told, _ = run_command(monkeypatch, capsys, "topics", plant.path, "--create", "--format", "json")
+    _, told, _ = command("topics", plant.path, "--create", "--format", "json")
     found = json.loads(told)
     partitions = {topic["name"]: topic["partitions"] for topic in found["topics"]}
     assert (
@@ -495,16 +457,14 @@ def test_a_key_that_is_not_said_to_change_stays_byte_by_byte(
     assert record.partition == plant.bus.partition_of(key, 2)
 
 
-def test_a_topic_is_written_once_more_only_if_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_topic_is_written_once_more_only_if_asked(tmp_path: Path, command: Command) -> None:
     """Protects a rekeyed topic from a second copy of everything: Kafka forgets a group's offsets after seven
     days."""
     plant = Plant(tmp_path)
     plant.write(*({"meta": {"site": site}, "id": 1, "temp": 1.0} for site in SITES))
     worker = plant.worker()
     drain(worker)
-    code, _, error = run_command(monkeypatch, capsys, "reset", plant.path, "--all", "--stream", "samples")
+    code, _, error = command("reset", plant.path, "--all", "--stream", "samples")
     assert (code, "stop them first" in error) == (2, True)
     worker.close()
     group = rekeying(plant.configured, "samples").settings.group
@@ -513,13 +473,11 @@ def test_a_topic_is_written_once_more_only_if_asked(
     drain(again)
     again.close()
     assert sum(map(len, plant.samples().values())) == len(SITES)
-    assert run_command(monkeypatch, capsys, "reset", plant.path, "--all", "--stream", "samples")[0] == 0
+    assert command("reset", plant.path, "--all", "--stream", "samples")[0] == 0
     drain(plant.worker())
     assert {site: len(found) for site, found in plant.samples().items()} == dict.fromkeys(SITES, 2)
     assert "--all --stream samples;" in ways_to_begin_anew(Channels({}, {}, {}), group)
-    assert (
-        run_command(monkeypatch, capsys, "reset", plant.path, "--client", "a", "--stream", "samples")[0] == 2
-    )
+    assert command("reset", plant.path, "--client", "a", "--stream", "samples")[0] == 2
 
 
 def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
@@ -540,7 +498,7 @@ def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
 
 
 def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     """Protects the operator: the commands for a role's own topics also work for this one, with the same
     configuration."""
@@ -552,11 +510,9 @@ def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
     plant.path.write_text(
         plant.path.read_text().replace('topic = "readings"', 'topic = "readings"\nby = "site"')
     )
-    _, told, _ = run_command(monkeypatch, capsys, "dead-letters", plant.path, "--replay", "--format", "json")
+    _, told, _ = command("dead-letters", plant.path, "--replay", "--format", "json")
     assert json.loads(told)["replayed"] == 1
-    code, _, _ = run_command(
-        monkeypatch,
-        capsys,
+    code, _, _ = command(
         "skip",
         plant.path,
         "--topic",

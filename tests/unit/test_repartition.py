@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from command_line import run_command
+from command_line import Command
 from unit import test_rekey
 from unit.test_rekey import ASSEMBLE, SITES, Plant, drain
 
@@ -39,9 +39,7 @@ def grow(bus: MemoryBus, partitions: int, *topics: str) -> None:
         group._partitions = partitions
 
 
-def test_what_is_being_put_together_moves_with_its_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_being_put_together_moves_with_its_client(tmp_path: Path, command: Command) -> None:
     """Protects samples in several records: a sample begun before partitions were added is completed after it,
     once."""
     plant = Plant(tmp_path, ASSEMBLE.replace("expiry_seconds = 30", "expiry_seconds = 3000"), partitions=2)
@@ -53,9 +51,6 @@ def test_what_is_being_put_together_moves_with_its_client(
             plant.write(
                 {"meta": {"site": site}, "sensor": sensor, "value": 1.0, "ts": 100}, partition=partition
             )
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        return run_command(monkeypatch, capsys, *arguments)
 
     write("temp", 0)
     drain(worker := plant.worker())
@@ -93,9 +88,7 @@ def test_what_is_being_put_together_moves_with_its_client(
     assert (code, "nothing to do" in error) == (0, True)
 
 
-def test_what_is_not_carried_over_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_carried_over_is_said(tmp_path: Path, command: Command) -> None:
     """Protects who moves a federation from a loss that only dead letters and metrics of a command that has
     ended would tell."""
     plant = Plant(tmp_path, ASSEMBLE, partitions=2)
@@ -106,7 +99,7 @@ def test_what_is_not_carried_over_is_said(
     for value in (piece, {"meta": {}}, {"meta": {"site": 5}}):
         plant.write(value, partition=0)
     grow(plant.bus, 4, "readings", STATE, PIECES)
-    code, _, error = run_command(monkeypatch, capsys, "repartition", plant.path, "--stream", "samples")
+    code, _, error = command("repartition", plant.path, "--stream", "samples")
     assert code == 0, error
     assert "read 3 records" in error
     assert f"of these, 2 became dead letters (see streamfl dead-letters {plant.path}): " in error
@@ -114,7 +107,7 @@ def test_what_is_not_carried_over_is_said(
 
 
 def test_check_names_the_command_while_nothing_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects the first look: with all topics grown, `check` says that the state is in other partitions."""
     plant = Plant(tmp_path)
@@ -130,9 +123,9 @@ def test_check_names_the_command_while_nothing_runs(
         # As with a topic that is gone, or that this principal may not see.
         seen = plant.bus.describe
         patch.setattr(plant.bus, "describe", lambda topics: seen([one for one in topics if one != "by-site"]))
-        _, out, error = run_command(patch, capsys, "check", plant.path)
+        _, out, error = command("check", plant.path)
         assert "spread over" not in " ".join((out + error).split())
-    code, out, error = run_command(monkeypatch, capsys, "check", plant.path)
+    code, out, error = command("check", plant.path)
     assert code == 4
     assert "spread over 2" in " ".join((out + error).split())
     assert "streamfl repartition CONFIG" in " ".join((out + error).split())

@@ -6,36 +6,26 @@ import math
 from contextlib import closing
 
 import pytest
-from counting import CHANNELS, TOPICS, CountingRole, number
+from counting import bus_of, counting_worker, drain, number
 
 from streamfl.contract.role import ConfigurationError
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step, Subscription
-from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step
+from streamfl.runtime.memory_bus import MemorySession
 from streamfl.runtime.reset import Reset
 from streamfl.runtime.worker import Worker
 from streamfl.state.state_settings import StateSettings
-
-SUBSCRIPTION = Subscription("group", ("numbers",), ("factor",))
 
 
 class Plant:
     """The counting role's topics, and its workers."""
 
     def __init__(self) -> None:
-        self.bus = MemoryBus()
-        self.bus.create(TOPICS)
+        self.bus = bus_of()
 
     def worker(self, kind: type[Worker] = Worker, unit: str = "mm") -> Worker:
-        state_settings = StateSettings.of({"unit": unit}, ())
-        return kind(
-            CountingRole(),
-            CHANNELS,
-            self.bus,
-            SUBSCRIPTION,
-            "dead-letters",
-            commit_interval=0,
-            restore_seconds=0.3,
-            state_settings=state_settings,
+        settings = StateSettings.of({"unit": unit}, ())
+        return counting_worker(
+            self.bus, kind=kind, commit_interval=0, restore_seconds=0.3, state_settings=settings
         )
 
     def reset(self, at: float = -math.inf, unit: str = "mm") -> int:
@@ -47,8 +37,7 @@ class Plant:
         """Let a worker process the present records. Returns its output."""
         before = len(list(self.bus.read("totals")))
         with closing(self.worker(unit=unit)) as worker:
-            while worker.step(0.0):
-                pass
+            drain(worker)
         return [record.value or b"" for record in self.bus.read("totals")][before:]
 
 

@@ -118,12 +118,6 @@ def trace_id(span: ReadableSpan) -> str:
 def test_a_step_has_its_parts_and_a_sample_has_its_own_trace(watched: Watched) -> None:
     """Protects the search for where a sample's time went: poll, receive and commit are in the step's trace,
     in order. The sample's own trace shows what happened to it."""
-
-    def sleep() -> None:
-        watched.role.before_reply = lambda: None
-        time.sleep(0.002)
-
-    watched.role.before_reply = sleep
     watched.send(number(1, 5))
     begun = time.time_ns()
     watched.drain()
@@ -139,10 +133,6 @@ def test_a_step_has_its_parts_and_a_sample_has_its_own_trace(watched: Watched) -
             <= (step.end_time or 0)
         ), one.name
     assert (step.end_time or 0) <= time.time_ns()
-    for name in ("receive", "process numbers"):
-        assert (named(found, name).end_time or 0) - (named(found, name).start_time or 0) >= 2_000_000, name
-    # A commit on the bus takes some time, even if little.
-    assert (named(found, "commit").end_time or 0) > (named(found, "commit").start_time or 0)
     assert (named(found, "send totals").start_time or 0) == (named(found, "commit").start_time or 0)
     assert step.context is not None
     parts = [named(found, name) for name in ("poll", "receive", "commit")]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import run_command
+from command_line import Command
 from pydantic import ValidationError
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.librdkafka import connect as connect_librdkafka
@@ -50,7 +50,7 @@ URLS = [
     ("url", "way"), [*((url, "file") for url in URLS), (URLS[0], "environment"), (URLS[-1], "environment")]
 )
 def test_a_password_in_the_url_is_refused_and_never_printed(
-    url: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    url: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     """Protects the password: no command accepts it, and none shows it, whatever else is wrong with the
     URL."""
@@ -58,8 +58,8 @@ def test_a_password_in_the_url_is_refused_and_never_printed(
     config.write_text(CONFIG.format(bus=f"[bus]\nurl = {json.dumps(url)}" if way == "file" else ""))
     if way == "environment":
         monkeypatch.setenv("STREAMFL_BUS__URL", url)
-    for command in (("run",), ("check", "--format", "json"), ("topics",)):
-        code, out, error = run_command(monkeypatch, capsys, command[0], config, *command[1:])
+    for name, *more in (("run",), ("check", "--format", "json"), ("topics",)):
+        code, out, error = command(name, config, *more)
         assert code == 2
         assert "bus.url" in out + error
         assert SECRET not in out + error
@@ -80,13 +80,13 @@ def test_a_password_in_the_url_is_refused_and_never_printed(
     ],
 )
 def test_a_password_in_the_wrong_place_is_not_printed_either(
-    bus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bus: str, tmp_path: Path, command: Command
 ) -> None:
     """Protects the password of somebody who still looks for the right place for it."""
     config = tmp_path / "client.toml"
     text = CONFIG.format(bus="" if bus.startswith("bus") else bus)
     config.write_text(f"{bus}\n{text}" if bus.startswith("bus") else text)
-    code, out, error = run_command(monkeypatch, capsys, "check", config, "--format", "json")
+    code, out, error = command("check", config, "--format", "json")
     assert code == 2
     assert "bus" in out + error
     assert SECRET not in out + error

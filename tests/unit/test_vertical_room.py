@@ -16,9 +16,7 @@ from streamfl.simulation.vertical.figures import (
     number_figures,
 )
 from streamfl.simulation.vertical.members import (
-    HEAD,
     columns_content,
-    labels_section,
     member_sections,
     samples_topic,
 )
@@ -31,13 +29,6 @@ def test_a_record_of_columns_is_what_the_section_reads(columns: int | list[str])
     assert section.topic == samples_topic("bank")
     fields = [section.features] if isinstance(section.features, str) else section.features
     assert list(columns_content(columns, [1.0, 2.0])) == fields
-
-
-def test_a_member_without_columns_has_no_sections_of_a_party() -> None:
-    """Protects a coordinator from a topic that nobody writes."""
-    labels = labels_section()
-    sections = member_sections("coordinator", HEAD, labels=labels)
-    assert (sections["party"], sections["samples"], sections["labels"]) == (None, None, labels)
 
 
 def test_a_run_is_looked_at_evenly_and_ends_when_it_is_asked_to() -> None:

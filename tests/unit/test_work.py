@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from blocks import BLOCK_TOPICS, PART
+from counting import bus_of, drain
 from making import (
     MAKER_CHANNELS,
     PIECES,
@@ -27,8 +28,8 @@ from making import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamfl.contract.role import Received, Record, Rejection, Send, TopicSpec, Work
-from streamfl.roles.fragment_encoding import decoded_in_fragments, split
-from streamfl.runtime.bus import CommitRefused, Outgoing, Step, Subscription
+from streamfl.roles.fragment_encoding import decoded_in_fragments
+from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.pool import Inline, Pool, Processes, WorkFailed
 from streamfl.runtime.worker import Worker
@@ -39,9 +40,7 @@ SUBSCRIPTION = Subscription("makers", ("orders",))
 
 @pytest.fixture(name="bus")
 def _bus() -> MemoryBus:
-    bus = MemoryBus()
-    bus.create(TOPICS)
-    return bus
+    return bus_of(topics=TOPICS)
 
 
 @pytest.fixture(name="pool", scope="module")
@@ -65,11 +64,6 @@ def worker(bus: MemoryBus, role: BlockMaker | None = None, pool: Pool | None = N
 
 def want(bus: MemoryBus, *numbers: int, partition: int = 0, key: bytes = b"pump") -> None:
     bus.write([Outgoing("orders", key, order(number), partition) for number in numbers])
-
-
-def drain(*workers: Worker) -> None:
-    while sum(one.step(0.0) for one in workers):
-        pass
 
 
 def blocks(bus: MemoryBus, key: bytes = b"pump") -> list[bytes | None]:
@@ -180,13 +174,7 @@ def test_nothing_waits_for_work(bus: MemoryBus, pool: Processes, tmp_path: Path)
             polls.append(time.monotonic())
             return super().poll(timeout, max_records)
 
-    class CountingBus(MemoryBus):
-        @property
-        def session_type(self) -> type[MemorySession]:
-            return Counting
-
-    bus = CountingBus()
-    bus.create(TOPICS)
+    bus = bus_of(Counting, TOPICS)
     want(bus, 1)
     slow = worker(bus, Slow(), pool)
     stop = threading.Event()
@@ -349,30 +337,3 @@ def test_a_partition_that_comes_meanwhile_is_opened_after(bus: MemoryBus) -> Non
     assert len(first._tasks) == 2
     assert contents(blocks(bus)) == expected(1)
     assert contents(blocks(bus, b"fan")) == expected(1, key=b"fan")
-
-
-def test_work_is_done_again_after_a_refused_commit(bus: MemoryBus) -> None:
-    """Protects exactly-once if a commit comes too late: nothing of it is visible, and repeating the work
-    gives the same bytes."""
-    attempts: list[list[bytes | None]] = []
-
-    class Late(MemorySession):
-        def commit(self, step: Step) -> None:
-            attempts.append([record.value for record in step.outputs])
-            if len(attempts) == 1:
-                self._refused = True
-                raise CommitRefused("too late")
-            super().commit(step)
-
-    class LateBus(MemoryBus):
-        @property
-        def session_type(self) -> type[MemorySession]:
-            return Late
-
-    bus = LateBus()
-    bus.create(TOPICS)
-    want(bus, 1, 2)
-    drain(worker(bus, pool=SteppedPool()))
-    assert attempts[0] == attempts[1]
-    assert contents(blocks(bus)) == expected(1, 2)
-    assert len(split("x", 1, 1, make_block(b"pump", 1), PART)) * 2 == len(blocks(bus))

@@ -91,20 +91,6 @@ def test_no_choice_costs_more_than_an_eighth_of_its_range_squared(epsilon: float
     assert near * cost_of_choice(epsilon) < worst <= cost_of_choice(epsilon) * (1 + 1e-9)
 
 
-def test_noise_of_choices_is_less_than_half_of_advanced_composition_s() -> None:
-    """Protects the figure: against report-noisy-max with Laplace noise 2 Delta / eps0 under advanced
-    composition (Dwork and Roth 2014, theorem 3.20) the scale of the scores is below .45 in units of Delta.
-    """
-    for epsilon, choices in itertools.product((0.5, 1.0, 2.0), (50, 200, 1000)):
-        low, high = 0.0, epsilon
-        for _ in range(100):
-            each = (low + high) / 2
-            spent = each * math.sqrt(2 * choices * math.log(1e5)) + choices * each * math.expm1(each)
-            low, high = (each, high) if spent <= epsilon else (low, each)
-        ours = 2 / float(range_of(largest_cost(epsilon, 1e-5) / choices))
-        assert 0.35 < ours / (2 / low) < 0.45
-
-
 def test_costs_of_gaussians_add_up_to_one_with_less_noise() -> None:
     """Protects composition, and the price of a mechanism that is not sampled exactly."""
     assert 9 * cost_of_gaussian(2.0, 6.0) == pytest.approx(cost_of_gaussian(2.0, 2.0))

@@ -73,16 +73,13 @@ class PartyTask(PartsTask):
         self._codec = codec(settings.message_bytes)
         self._looked = False
         self._now = 0.0
-        # Why the server waits for an answer to a message that was refused, and until when it waits.
-        self._refused, self._refused_until = "", 0.0
 
     # ---- what the runtime asks
 
     @property
     def wake_at(self) -> float | None:
-        announces = self.table.has_new and self.ledger.trouble is None
-        until = self._refused_until if self._refused else None
-        return earliest(self._now if announces else None, self.serving.wake_at, until)
+        announces = self.table.has_new and self.trouble is None
+        return earliest(self._now if announces else None, self.serving.wake_at)
 
     @property
     def owed(self) -> bool:
@@ -94,7 +91,7 @@ class PartyTask(PartsTask):
 
     @property
     def trouble(self) -> str | None:
-        return self.ledger.trouble or self._refused or None
+        return self.ledger.trouble
 
     @property
     def awaited(self) -> str | None:
@@ -103,16 +100,13 @@ class PartyTask(PartsTask):
 
     def set_back(self, now: float) -> None:
         self._now = min(self._now, now)
-        self._refused_until = min(self._refused_until, now + self.settings.window.patience_seconds)
 
     def pass_time(self, now: float) -> None:
         self._now = now
         self._look()
         # A party in trouble can release nothing. A window with its entities would be lost to all parties.
-        if self.ledger.trouble is None:
+        if self.trouble is None:
             self._announce()
-        if now >= self._refused_until:
-            self._refused = ""
         self.serving.pass_time(now)
 
     def restore(self, key: bytes, value: bytes) -> None:
@@ -203,20 +197,6 @@ class PartyTask(PartsTask):
     # ---- the server
 
     def _take_message(self, message: Message) -> None:
-        try:
-            self._take_of_server(message)
-            self._refused = ""
-        except BadRecord as error:
-            if error.reason != "forged" and self.ledger.trouble is None:
-                patience = self.settings.window.patience_seconds
-                self._refused_until = self._now + patience
-                self._refused = (
-                    f"the server waits up to {patience:g} s for an answer to its {message.kind} of window "
-                    f"{message.window}, which was refused and is a dead letter ({error})"
-                )
-            raise
-
-    def _take_of_server(self, message: Message) -> None:
         if message.fingerprint != self.public.fingerprint:
             raise BadRecord("configuration", ANOTHER)
         if message.sender != SERVER_NAME:

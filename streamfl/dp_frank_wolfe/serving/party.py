@@ -168,7 +168,7 @@ class Serving:
 
     def _tellable(self, most: int) -> list[int]:
         """The first ``most`` parts that may be sent."""
-        if self._task.ledger.trouble is not None or (self._private and not self._task.ledger.may_predict):
+        if self._task.trouble is not None or (self._private and not self._task.ledger.may_predict):
             return []
         return self._waiting(most)
 

@@ -4,10 +4,8 @@ count is exact."""
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -22,6 +20,7 @@ import pytest
 from broker import Broker
 from command_line import make_topics
 from identities import Keys
+from streamfl_process import start_streamfl
 
 from streamfl.fdskl.messages import PARTIAL_SUM, ROUND, TURN, PartialSum, Round, Turn
 from streamfl.runtime.bus import Bus, Outgoing, connect
@@ -102,8 +101,7 @@ class Federation:
 
     def start(self, party: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{party}.log").open("ab") as log:
-            line = self._line("run", str(self._folder / f"{party}.toml"))
-            process = subprocess.Popen(line, env=_environment(), stdout=log, stderr=log)
+            process = start_streamfl("run", self._folder / f"{party}.toml", stdout=log, stderr=log)
         self._processes.append(process)
         return process
 
@@ -132,13 +130,6 @@ class Federation:
                 f"{number} of {count} {what}; the processes said:\n{self.log()}"
             )
             time.sleep(0.5)
-
-    def _line(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "streamfl", *words]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import pytest
 from broker import Broker
 from command_line import make_topics
 from identities import Keys
+from streamfl_process import run_streamfl, start_streamfl
 
 from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
@@ -88,18 +88,12 @@ class Deployment:
 
     def command(self, *arguments: str, kind: str = "pofmkl-client") -> None:
         """A command that ends by itself, and has to end well."""
-        subprocess.run(
-            self._line(*arguments),
-            env=self._environment(kind),
-            check=True,
-            timeout=120,
-            stdout=self._log,
-            stderr=self._log,
-        )
+        command, *options = arguments
+        run_streamfl(command, self.configuration, *options, env=self._environment(kind), check=True)
 
     def start(self, kind: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            self._line("run"), env=self._environment(kind), stdout=self._log, stderr=self._log
+        process = start_streamfl(
+            "run", self.configuration, env=self._environment(kind), stdout=self._log, stderr=self._log
         )
         self._processes.append(process)
         return process
@@ -172,12 +166,8 @@ class Deployment:
             settings, inputs.reshape(rounds, CLIENTS, -1), labels.reshape(rounds, CLIENTS), local_only=False
         )
 
-    def _line(self, *arguments: str) -> list[str]:
-        command, *options = arguments
-        return [sys.executable, "-m", "streamfl", command, str(self.configuration), *options]
-
     def _environment(self, kind: str) -> dict[str, str]:
-        environment = {**os.environ, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**os.environ, "STREAMFL_ROLE__KIND": kind}
         if self._keys is None:
             return environment
         return environment | {

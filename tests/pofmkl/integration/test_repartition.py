@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 import uuid
 import zlib
@@ -20,6 +19,7 @@ from broker import Broker
 from command_line import make_topics
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
+from streamfl_process import start_streamfl
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import TopicSpec
@@ -130,8 +130,7 @@ class Plant:
 
     def command(self, *arguments: object) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            words = [sys.executable, "-m", "streamfl", *map(str, arguments), str(self.config)]
-            return subprocess.Popen(words, stdout=log, stderr=log)
+            return start_streamfl(*arguments, self.config, stdout=log, stderr=log)
 
     def home(self, bus: Bus, client: str) -> int:
         return (

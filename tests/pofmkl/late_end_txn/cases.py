@@ -7,7 +7,6 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from kafka.admin import MemberToRemove
 from kafka.errors import KafkaError
 from pofmkl.soak import FEATURES, check_counters, sample
 from soak.subject import PARTITIONS, Verdict, latest
+from streamfl_process import start_streamfl
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import Record
@@ -207,16 +207,14 @@ class _Worker:
 
     def __init__(self, configuration: Path, log: Path) -> None:
         self.starts = 0
-        self._command = [sys.executable, "-m", "streamfl", "run", str(configuration)]
+        self._configuration = configuration
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self.starts += 1
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, stdout=log, stderr=log
-            )
+            self._process = start_streamfl("run", self._configuration, stdout=log, stderr=log)
 
     def look_after(self) -> None:
         if self._process is None or self._process.poll() is not None:

@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from command_line import make_topics
 from live.lines import Figures, wrong_lines
 from pofmkl.live_truth import EMPTY, CalmPlant, truths
 from prometheus import Prometheus, running_prometheus
+from streamfl_process import run_streamfl, start_streamfl
 
 import streamfl
 from streamfl.contract.role import Record
@@ -114,15 +114,14 @@ class Plant:
         return True
 
     def command(self, *arguments: str) -> str:
-        line = [sys.executable, "-m", "streamfl", *arguments]
-        return subprocess.run(line, cwd=self.folder, check=True, capture_output=True, text=True).stdout
+        return str(run_streamfl(*arguments, cwd=self.folder, check=True).stdout)
 
     def start(self, worker: str) -> None:
-        line = [sys.executable, "-m", "streamfl", "run", f"{worker.partition('-')[0]}.toml"]
+        file = f"{worker.partition('-')[0]}.toml"
         environment = {**os.environ, "STREAMFL_METRICS__PORT": str(self.ports[worker])}
         with (self.folder / f"{worker}.log").open("ab") as log:
-            self.processes[worker] = subprocess.Popen(
-                line, cwd=self.folder, env=environment, stdout=log, stderr=log
+            self.processes[worker] = start_streamfl(
+                "run", file, cwd=self.folder, env=environment, stdout=log, stderr=log
             )
 
     def kill(self, worker: str) -> None:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -29,6 +27,7 @@ from command_line import make_topics
 from identities import Keys
 from quasi_newton.laws.closed_loop import without_roles
 from quasi_newton.makers import problem
+from streamfl_process import run_streamfl, start_streamfl
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import StateChange
@@ -133,14 +132,14 @@ class Federation:
         return load_settings(self._folder / f"{member}.toml", QuasiNewtonSettings)
 
     def call(self, *words: str) -> str:
-        ended = subprocess.run(_line(*words), timeout=120, env=_environment(), capture_output=True, text=True)
+        ended = run_streamfl(*words)
         assert ended.returncode == 0, f"streamfl {' '.join(words)}: {ended.stderr}"
         return ended.stdout
 
     def start(self, member: str) -> None:
         with (self._folder / f"{member}.log").open("ab") as log:
-            line = _line("run", str(self._folder / f"{member}.toml"))
-            self._processes[member] = subprocess.Popen(line, env=_environment(), stdout=log, stderr=log)
+            path = self._folder / f"{member}.toml"
+            self._processes[member] = start_streamfl("run", path, stdout=log, stderr=log)
 
     def is_held_amid(self, member: str, bus: Bus) -> bool:
         """Stop a member where it stands, and see whether the others then wait in an iteration; otherwise it
@@ -196,14 +195,6 @@ class Federation:
                 role.restore(StateChange("state", 0, key, value))
         task: PartyTask = role.task(0)
         return task
-
-
-def _line(*words: str) -> list[str]:
-    return [sys.executable, "-m", "streamfl", *words]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 @pytest.fixture(name="federation")

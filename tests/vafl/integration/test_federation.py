@@ -4,10 +4,8 @@ stands still."""
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 from broker import Broker
 from command_line import make_topics
+from streamfl_process import start_streamfl
 
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.vafl.messages import EMBEDDING, REPLY
@@ -84,7 +83,7 @@ class Federation:
 
     def start(self, member: str) -> subprocess.Popen[bytes]:
         log = (self._folder / f"{member}.log").open("ab")
-        process = subprocess.Popen(self._line("run", member), env=self._environment(), stdout=log, stderr=log)
+        process = start_streamfl("run", self._folder / f"{member}.toml", stdout=log, stderr=log)
         log.close()
         self._processes.append(process)
         return process
@@ -119,12 +118,6 @@ class Federation:
                 f"{found} of {entities} entities predicted; the processes said:\n{self.log()}"
             )
             time.sleep(0.5)
-
-    def _line(self, command: str, member: str, *options: str) -> list[str]:
-        return [sys.executable, "-m", "streamfl", command, str(self._folder / f"{member}.toml"), *options]
-
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 @pytest.fixture
