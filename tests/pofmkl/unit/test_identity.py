@@ -549,3 +549,34 @@ def test_a_byte_budget_counts_seals(tmp_path: Path) -> None:
         record_size(record) for record in plant.records("updates") if (record.key or b"").startswith(b"press")
     )
     assert figure(plant["a"], "update_bytes") == sent
+
+
+def test_a_valid_update_again_in_its_place_is_a_duplicate(tmp_path: Path) -> None:
+    """Protects the sum from replay: the seal is good where the update was, and the numbers in it say that it
+    counted already."""
+    plant = Plant(tmp_path)
+    plant.learn()
+    before, learnt = plant.applied(), plant.parameters("a")
+    copies = plant.records("updates")
+    plant.bus.write([again(record) for record in copies])
+    plant.settle()
+    assert plant.applied() == before
+    assert figure(plant["server"], "ignored_updates") == len(copies)
+    np.testing.assert_array_equal(plant.parameters("a"), learnt)
+
+
+def test_kernels_of_a_stranger_are_passed_over(tmp_path: Path) -> None:
+    """Protects learning under attack: what a stranger writes between its records stops no client from taking
+    a version."""
+    plant = Plant(tmp_path)
+    (tmp_path / "plain").mkdir()
+    plain = Plant(tmp_path / "plain", signed=False)
+    for _ in range(4):
+        plant.bus.write(
+            model_attacks(plant)["kernels under a true version"] if plant.records("model") else []
+        )
+        for one in (plant, plain):
+            one.learn(1)
+    assert plant["a"].role.trouble is None
+    np.testing.assert_array_equal(plant.parameters("a"), plain.parameters("a"))
+    assert figure(plant["a"], "unsigned_parameters") == 3

@@ -64,10 +64,10 @@ class Federation(MemoryFederation):
         """One a label that was learnt."""
         return [UPDATE.decode(record.value) for record in self.bus.read("f.updates")]
 
-    def figures(self) -> dict[str, float]:
+    def figures(self, *only: Worker) -> dict[str, float]:
         """The join's figures that are not zero, and the labels that were learnt, added over the workers."""
         figures: dict[str, float] = {}
-        for item in (item for worker in self.workers for item in worker.role.measure()):
+        for item in (item for worker in only or self.workers for item in worker.role.measure()):
             name = "".join([item.name, *(f" {value}" for _, value in item.labels)])
             if item.name in JOIN_FIGURES and item.value:
                 figures[name] = figures.get(name, 0.0) + item.value
@@ -431,3 +431,85 @@ def test_labels_of_strangers_take_no_clients_place(federation: Federation) -> No
     assert federation.predicted() == [("a", "0")]
     reasons = [dict(letter.headers)["error"] for letter in federation.bus.read("f.dead-letters")]
     assert set(reasons) == {b"labels_keyed_otherwise"}
+
+
+def test_sample_never(federation: Federation) -> None:
+    """Protects the memory from labels of samples that nobody sent, were refused, or have another name."""
+    federation.label("1")
+    federation.clock.now += EXPIRY
+    federation.settle()
+    assert federation.figures() == {"unused_labels expired": 1}
+
+
+def test_after_a_restart(federation: Federation) -> None:
+    """Protects what waits, and the memory of what was learnt, from a worker that is killed: all of it is in
+    the changelog."""
+    federation.sample("waits")
+    federation.label("early")
+    federation.sample("learnt")
+    federation.label("learnt")
+    federation.kill(federation.workers[0])
+    federation.start()
+    federation.settle()
+    assert federation.figures() == {"samples_without_label": 1, "labels_without_sample": 1}
+    federation.label("waits")
+    federation.sample("early")
+    federation.label("learnt")
+    federation.label("early")
+    assert federation.predicted() == [("a", "early"), ("a", "learnt"), ("a", "waits")]
+    assert len(federation.updates()) == 3
+    assert federation.figures() == {"labels": 2, "duplicate_labels": 2}
+
+
+def test_pair_that_waits_for_the_model_after_a_restart() -> None:
+    """Protects pairs between label and learning: in lockstep they wait for a version, and a restart in
+    between keeps them, once."""
+    federation = Federation(federation={"clients": 1}, learning={"staleness": "lockstep"})
+    federation.start()
+    federation.settle()
+    for name in ("1", "2", "3"):
+        federation.sample(name)
+        federation.label(name, 0.1 * int(name))
+    # Without a server no second round begins.
+    assert len(federation.updates()) == 1
+    assert federation.workers[0].role.full == []
+    federation.kill(federation.workers[0])
+    federation.start()
+    federation.settle()
+    assert len(federation.updates()) == 1
+    federation.label("2")
+    assert federation.figures() == {"duplicate_labels": 1}
+    federation.start("pofmkl-server")
+    federation.settle()
+    assert [update.model_version for update in federation.updates()] == [0, 1, 2]
+    assert federation.figures() == {"labels": 2, "duplicate_labels": 1}
+
+
+def test_after_a_rebalance_to_another_worker(federation: Federation) -> None:
+    """Protects a moved partition: the worker that has it now knows what waits, and the killed one's step is
+    not done twice."""
+    clients = ["a", "b", "c", "d", "e", "g"]
+    first, second = federation.workers[0], federation.start()
+    federation.settle()
+    for client in clients:
+        federation.sample("waits", client)
+        federation.label("early", client=client)
+        federation.sample("learnt", client)
+        federation.label("learnt", client=client)
+    held = federation.figures(second)["samples_without_label"]
+    assert 0 < held < len(clients)
+    federation.kill(second)
+    federation.settle()
+    assert federation.figures(first)["samples_without_label"] == len(clients)
+    for client in clients:
+        federation.label("waits", client=client)
+        federation.sample("early", client)
+        federation.label("learnt", client=client)
+    assert federation.predicted() == sorted(
+        (client, name) for client in clients for name in ("waits", "early", "learnt")
+    )
+    learnt = [update.client for update in federation.updates()]
+    assert sorted(learnt) == sorted(3 * clients)
+    figures = federation.figures()
+    assert figures.pop("duplicate_labels") == len(clients)
+    assert figures == {"labels": 3 * len(clients) - held}

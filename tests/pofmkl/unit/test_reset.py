@@ -196,3 +196,47 @@ def test_late_labels_are_learnt_again_with_their_samples(plant: Plant) -> None:
     plant.predicted()
     assert inspected() == {"a": (10, 10), "b": (10, 10)}
     assert sum(1 for _ in plant.bus.read("late.dead-letters")) == 0
+
+
+def test_a_worker_that_runs_is_not_disturbed(plant: Plant) -> None:
+    """Protects a worker that serves: it is told of before anything is tried, so that the group does not even
+    rebalance."""
+    plant.write()
+    plant.work()
+    with closing(plant.worker(plant.client)) as worker:
+        while worker.step(0.0):
+            pass
+        assert "1 worker of the group" in plant.command("reset", plant.client, "--all", code=2)
+    assert plant.predicted() == []
+
+
+def test_a_pause_loses_and_doubles_nothing(plant: Plant) -> None:
+    """Protects a weekend without workers: what came meanwhile is predicted once, by clients that know what
+    they knew."""
+    plant.write()
+    plant.work()
+    plant.write(5)
+    predictions = plant.predicted()
+    assert set(samples(predictions).values()) == {1}
+    assert len(predictions) == 15
+    assert all(one["model_version"] > 0 for one in predictions)
+
+
+def test_after_a_long_pause_the_state_knows_where_to_go_on(plant: Plant) -> None:
+    """Protects a group whose offsets the cluster forgot: nothing is read twice, for the state has its
+    position with it."""
+    plant.write()
+    plant.work()
+    plant.bus._groups["plant.pofmkl-client"].committed.clear()
+    plant.write(2)
+    assert len(plant.predicted()) == 6
+
+
+def test_a_setting_that_may_change_is_taken_over(plant: Plant) -> None:
+    """Protects a change of pace: it takes a restart and no reset, and check says so."""
+    plant.write()
+    plant.work()
+    plant.client.write_text(plant.client.read_text() + "[uplink]\nbudget_bytes_per_second = 5000\n")
+    assert "uplink.budget_bytes_per_second" in plant.command("check", plant.client)
+    plant.write(2)
+    assert len(plant.predicted()) == 6

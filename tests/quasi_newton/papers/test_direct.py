@@ -116,3 +116,22 @@ def test_outputs_beyond_the_bound_are_refused() -> None:
         train(parties, labels, DescentSettings(batch=100), partition(300, 100, 0))
     with pytest.raises(ValueError, match="of 100 rows each"):
         train(parties, labels, DescentSettings(batch=100), partition(300, 50, 0))
+
+
+def test_sums_of_inner_products_tell_no_direction() -> None:
+    """Protects the model from a coordinator that sees masked gradients: a host's columns that are turned give
+    it the same sums, to rounding. So it learns lengths and angles, and not which column has which weight."""
+    inputs, labels = problem(rows=1000, columns=20)
+    learning = DescentSettings(batch=200, memory=4, epochs=6, tolerance=0.0)
+    batches, numbers = partition(1000, 200, 0), kinds(2, 200, 200, input_fraction_bits=16)
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(10, 10)))[0]
+    guest, host = split(inputs, 10, secret=3)
+    assert host.start is not None
+    plain = train([guest, host], labels, learning, batches, numbers=numbers)
+    turned_host = Party(host.inputs @ turn, host.start @ turn)
+    turned = train([guest, turned_host], labels, learning, batches, numbers=numbers)
+    assert max(len(one) for one in plain.coefficients) > 5
+    for one, two in zip(plain.coefficients, turned.coefficients, strict=True):
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-3 * np.abs(one).max())
+    np.testing.assert_allclose(plain.losses, turned.losses, rtol=1e-4)
+    assert np.abs(plain.model[1] - turned.model[1]).max() > 0.1
