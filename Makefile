@@ -38,7 +38,7 @@ test: $(INSTALLED) ## run every test, those on a real Kafka broker included (nee
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 5 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM))
 
 test-fast: $(INSTALLED) ## run the tests of units and laws that need no broker and do not take long, with fewer examples; SYSTEM=name: the edit loop
-	HYPOTHESIS_PROFILE=fast OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM)) -m "not broker and not long" --ignore-glob 'tests/*integration' --ignore-glob 'tests/*/integration' --ignore-glob 'tests/*/papers' --ignore tests/alerts --ignore tests/deploy --ignore tests/examples --ignore tests/simulation --ignore tests/transcripts
+	HYPOTHESIS_PROFILE=fast OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 3 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM)) -m "not broker and not long" --ignore-glob 'tests/*integration' --ignore-glob 'tests/*/integration' --ignore-glob 'tests/*/papers' --ignore tests/alerts --ignore tests/deploy --ignore tests/examples --ignore tests/simulation --ignore tests/transcripts
 
 compile-tests: $(INSTALLED) ## compile the tests, which each process of a first "make test" does for itself otherwise
 	-@$(BIN)/pytest -q --collect-only > /dev/null

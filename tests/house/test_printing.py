@@ -7,6 +7,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from house.sources import parsed
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,7 @@ def prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, "rich"
 
 
+@pytest.mark.long
 def test_nothing_prints_around_the_console() -> None:
     """Protects operators' terminals from new commands: no print may write a client's name with escape
     sequences in it."""

@@ -32,6 +32,7 @@ signal.signal(signal.SIGTERM, lambda *_: run._stop(stop, begun, ExitStack()))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("moment", "code"),
     [

@@ -169,6 +169,7 @@ def test_a_silent_broker_is_waited_for_aloud(
     assert re.search(rf"^(asking|reading readings of) kafka://{silent}, \d s$", told, re.MULTILINE), told
 
 
+@pytest.mark.long
 def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent: str) -> None:
     """Protects a partial answer: settings that were found correct are reported although the broker never
     answered."""
@@ -240,6 +241,7 @@ def test_a_job_in_the_background_of_a_shell_is_not_meant() -> None:
         assert not work(1, 2)
 
 
+@pytest.mark.long
 def test_a_worker_says_in_its_log_what_it_waits_for(tmp_path: Path, silent: str) -> None:
     """Protects users who start `streamfl rekey` before the cluster: log lines in the usual form, and Ctrl-C
     ends it as before."""

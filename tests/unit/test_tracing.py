@@ -286,6 +286,7 @@ def test_spans_reach_a_collector_by_otlp() -> None:
     assert {"step", "commit", "process numbers", "send totals"} <= names
 
 
+@pytest.mark.long
 def test_a_collector_that_does_not_answer_holds_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects a worker's end: it stops in time, with its own exit code, whatever happens to the last
     spans."""

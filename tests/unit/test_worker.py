@@ -723,6 +723,7 @@ def test_two_inputs_on_one_topic_are_refused(bus: MemoryBus) -> None:
         Worker(CountingRole(), channels, bus, Subscription("g", ("numbers",)), "dead-letters")
 
 
+@pytest.mark.long
 def test_the_log_of_a_worker_tells_refusals_and_progress(
     bus: MemoryBus, caplog: pytest.LogCaptureFixture
 ) -> None:
