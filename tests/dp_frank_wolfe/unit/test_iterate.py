@@ -60,3 +60,15 @@ def test_quantised_numbers_are_whole_and_sum_to_what_is_exact(scale: float) -> N
             most = 2.0 ** (1 - bits) * float(np.abs(values).sum()) + 2.0**-61
             np.testing.assert_allclose(np.ldexp(found.numbers, -found.bits), values, rtol=0, atol=most)
     assert not quantise(np.zeros(3)).numbers.any()
+
+
+def test_a_party_gets_what_the_others_predict() -> None:
+    """Protects predictions: the sum over the other parties' columns with a weight, and nothing of the party's
+    own."""
+    iterate = make()
+    iterate.show("a", 0, np.array([1.0, 2.0]))
+    iterate.show("b", 2, np.array([10.0, 0.0]))
+    np.testing.assert_allclose(iterate.others("a", 2), 0.0)
+    iterate.step({0: Vertex(0, 1), 2: Vertex(2, -1)}, 1.0)
+    np.testing.assert_allclose(iterate.others("a", 2), [-5.0, 0.0])
+    np.testing.assert_allclose(iterate.others("b", 2), [0.4, 0.8])
