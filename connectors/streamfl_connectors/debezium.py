@@ -14,7 +14,6 @@ from streamfl_connectors.registry import Registry
 
 __all__ = ["Debezium"]
 
-
 ROW = {"c", "r", "u"}
 # Events without a row: a truncation, a message in the database's log.
 NO_ROW = {"t", "m"}

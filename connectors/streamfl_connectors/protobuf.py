@@ -25,7 +25,6 @@ from streamfl_connectors.registry import MOST_SCHEMAS, Registry, Schema
 
 __all__ = ["Messages", "Protobuf"]
 
-
 PROTOC_SECONDS = 30.0
 WELL_KNOWN = {
     "any",

@@ -11,6 +11,7 @@ import msgspec
 from streamfl.cli.preflight import Configured
 from streamfl.contract.role import BadRecord, ConfigurationError, IgnoredRecord, NotYetReadable, Record
 from streamfl.contract.system import find_system, load
+from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.records.formats import Format, format_of
 from streamfl.runtime.bus import Bus, BusUnavailable
 
@@ -85,7 +86,7 @@ def _decoding(format: Format) -> Callable[[Record], Any]:
     def says(record: Record) -> Any:
         try:
             return None if record.value is None else _with_names(decode(record.value))
-        except (ValueError, msgspec.DecodeError, RecursionError, BadRecord, IgnoredRecord):
+        except (*UNDECODABLE, BadRecord, IgnoredRecord):
             return record.value
         except NotYetReadable as error:
             raise BusUnavailable(str(error)) from None
@@ -113,6 +114,6 @@ def _plain(record: Record) -> Any:
     for decode in (msgspec.json.decode, msgspec.msgpack.decode):
         try:
             return None if record.value is None else _with_names(decode(record.value))
-        except (msgspec.DecodeError, ValueError, RecursionError):
+        except UNDECODABLE:
             continue
     return record.value

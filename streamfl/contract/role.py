@@ -321,6 +321,7 @@ class Channels:
 
     @property
     def sources(self) -> Mapping[str, Input]:
+        """What the role reads, by channel: inputs, then tables."""
         return {**self.inputs, **self.tables}
 
     @property
@@ -371,8 +372,7 @@ class Role(Protocol):
         """Take messages in order. Only an empty batch is a tick. ``now`` is in seconds; it may go back."""
 
     def changed_state(self) -> Iterable[StateChange]:
-        """The changes of remembered state since the last call, in the order in which they have to be
-        written."""
+        """The changes of remembered state since the last call, in the order in which to write them."""
 
     def notices(self) -> Iterable[OperatorNotice]:
         """Notices for the operator's log about what the role received since the last call."""

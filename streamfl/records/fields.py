@@ -8,10 +8,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
-import msgspec
 from pydantic import AfterValidator, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from streamfl.contract.role import BadRecord
+from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.encoding.wire import LONGEST_NAME
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "says_nothing",
     "scaled",
     "shown",
+    "struct_of",
 ]
 
 # Frequencies multiply the inputs in single precision and labels are squared: beyond this a product could be
@@ -72,11 +73,27 @@ def named_fields(decode: Callable[[bytes], Any], value: bytes) -> dict[str, Any]
     """The fields of an object by name, or why there are none."""
     try:
         content = decode(value)
-    except (msgspec.DecodeError, ValueError, RecursionError) as broken:
+    except UNDECODABLE as broken:
         return BadRecord("malformed", str(broken))
     if not isinstance(content, dict):
         return BadRecord("malformed", f"an object with named fields is expected, not {shown(content)}")
     return content
+
+
+def struct_of(decode: Callable[[bytes], Any] | None, value: bytes) -> Any:
+    """The record as a struct; None if a struct is not enough, or does not take it.
+
+    What only the slower reader of its fields takes is no mistake: a byte order mark, half a surrogate in a
+    field that nobody reads. That reader names what is wrong with the rest.
+
+    decode: makes the struct; None: a struct is not enough.
+    """
+    if decode is None:
+        return None
+    try:
+        return decode(value)
+    except UNDECODABLE:
+        return None
 
 
 def scaled(label: float, field: str | None, label_range: tuple[float, float], key: str) -> float:

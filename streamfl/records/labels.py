@@ -11,7 +11,7 @@ from pydantic import Field
 
 from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
-from streamfl.records.fields import LABEL_RANGE, TopicName, name_in, named_fields, scaled
+from streamfl.records.fields import LABEL_RANGE, TopicName, name_in, named_fields, scaled, struct_of
 from streamfl.records.formats import FormatKeys, format_of, is_textual, without_value
 from streamfl.records.keys import KeySection, key_reader, remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
@@ -125,7 +125,7 @@ class LabelReader:
                 "oversized",
                 f"a label's key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted",
             )
-        content = self._struct(value)
+        content = struct_of(self._decode, value)
         if content is None:
             given, identity, label = self._read(value)
         else:
@@ -145,15 +145,6 @@ class LabelReader:
         if record.value is None or len(record.value) > MAXIMUM_BYTES:
             raise BadRecord("malformed", "a label without a value, or too long")
         return name_in(name_at(self._paths["client"], self._content(record.value)), self._section.client)
-
-    def _struct(self, value: bytes) -> Any:
-        """The record as a struct; None if a struct is not enough, or does not take it, as of a sample."""
-        if self._decode is None:
-            return None
-        try:
-            return self._decode(value)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            return None
 
     def _content(self, value: bytes) -> dict[str, Any]:
         content = named_fields(self._diagnose, value)

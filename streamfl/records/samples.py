@@ -14,8 +14,17 @@ from pydantic import Field, model_validator
 
 from streamfl.contract.channel_table import USER, Channel
 from streamfl.contract.role import BadRecord, ConfigurationError, IgnoredRecord, NotYetReadable, Record
+from streamfl.encoding.changelog_checks import UNDECODABLE
 from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
-from streamfl.records.fields import LABEL_RANGE, LARGEST_LABEL, LARGEST_NUMBER, LabelRange, name_in, scaled
+from streamfl.records.fields import (
+    LABEL_RANGE,
+    LARGEST_LABEL,
+    LARGEST_NUMBER,
+    LabelRange,
+    name_in,
+    scaled,
+    struct_of,
+)
 from streamfl.records.formats import Format, format_of, without_value
 from streamfl.records.input_reader import Numbers
 from streamfl.records.inputs import (
@@ -194,7 +203,7 @@ class SampleReader:
         key_size = 0 if key is None else len(key)
         if len(value) + key_size > MAXIMUM_BYTES or key_size > LONGEST_KEY:
             raise _oversized(len(value), key_size)
-        content = self._content(value)
+        content = struct_of(self._decode, value)
         if content is None:
             client, identity, features, given = self._fields.read(value)
         else:
@@ -219,19 +228,6 @@ class SampleReader:
 
     __call__ = decode
 
-    def _content(self, value: bytes) -> Any:
-        """The record as a struct; None if a struct is not enough, or does not take it.
-
-        What only the slower reader takes is no mistake: a byte order mark, half a surrogate in a field that
-        nobody reads. It names what is wrong with the rest.
-        """
-        if self._decode is None:
-            return None
-        try:
-            return self._decode(value)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            return None
-
     def run(self, records: Sequence[Record]) -> SampleColumns | None:
         """The samples in these records of one partition; None if one of them may be refused, or records are
         decoded whole."""
@@ -253,7 +249,7 @@ class SampleReader:
                 identifiers = names
             else:
                 identifiers = [name_in(content.sample_id, id_field) for content in contents]
-        except (msgspec.DecodeError, ValueError, RecursionError, BadRecord, IgnoredRecord, NotYetReadable):
+        except (*UNDECODABLE, BadRecord, IgnoredRecord, NotYetReadable):
             return None
         features = list(map(self._features, contents))
         if self._norm != 1.0:

@@ -55,8 +55,7 @@ class Health:
 
     stall_seconds: seconds without a round after which the worker is not alive.
     clock: seconds that never run backwards.
-    standby: why the worker has no partition although nothing is wrong; None: it is not
-    on standby.
+    standby: why the worker has no partition although nothing is wrong; None: it is not on standby.
     backlog: what the role works off while the worker serves; None: nothing.
 
     >>> seconds = iter([0.0, 5.0, 500.0])

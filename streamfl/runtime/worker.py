@@ -193,10 +193,8 @@ class Worker:
         """Log the counts and the line of progress that are due, whether anything happens or not."""
         self._journal.catch_up()
         if self._progress.due():
-            log.info(
-                "progress",
-                **self._progress.line([*self.measure(), *self.metrics.measure_counts()], self.health.backlog),
-            )
+            figures = [*self.measure(), *self.metrics.measure_counts()]
+            log.info("progress", **self._progress.line(figures, self.health.backlog))
 
     def close(self) -> None:
         """Leave the group. What was not committed stays invisible."""
@@ -222,6 +220,8 @@ class Worker:
     def _partitions(self) -> int:
         """How many partitions the worker has. Between a step and the same one again none of them is open."""
         return len(self._tasks) or len(self._meanwhile.assigned)
+
+    # ---- gathering
 
     def _join(self) -> Session:
         if self._session is None:

@@ -35,7 +35,7 @@ def show(
     ends: dict[int, int] = {}
 
     def chosen(record: Record) -> Letter | None:
-        letter = None if read_note(record) else read_letter(record)
+        letter = read_letter(record)
         return letter if letter is not None and (not reasons or letter.reason in reasons) else None
 
     def letters() -> Iterator[Letter]:

@@ -51,9 +51,9 @@ def run_fits(
     behind them, if any.
 
     network_delay: virtual seconds of a message. draws: of noise, to measure r2 with; the first is the
-    federation's.  watch: called with the share that is
-    done. If it returns True the run ends with the fits that are over, or with KeyboardInterrupt if none is.
-    Raises ConfigurationError if there are too few rows, DataError if the fits did not end.
+    federation's. watch: called with the share that is done. If it returns True the run ends with the fits
+    that are over, or with KeyboardInterrupt if none is. Raises ConfigurationError if there are too few rows,
+    DataError if the fits did not end.
     """
     begun, public = time.perf_counter(), Public(settings)
     count, claimed = _rows_of(settings, table, windows), _claimed(public)

@@ -3,8 +3,8 @@
 Under the paper's masks a feature's phase needs two sums, of masked parts over T1 and of masks over T2
 (Algorithm 3). The paper requires T1 and T2 to be totally different (Definition 2). This is not enough: a
 worker that receives a leaf's part in T1 and the leaf's mask in T2 can unmask the part, and so can one that
-gets both by subtraction. What counts is the rank of all that a worker receives.
-One-time masks need no T2.
+gets both by subtraction. What counts is the rank of all that a worker receives. One-time
+masks need no T2.
 """
 
 from __future__ import annotations

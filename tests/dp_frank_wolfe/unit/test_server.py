@@ -155,6 +155,20 @@ def answered(server: Server, found: dict[str, Hand], party: str, message: Messag
     return content
 
 
+def asked_to_choose() -> tuple[Server, dict[str, Hand], dict[str, Message], Chosen]:
+    """A server that waits for both parties' choices: with it the parties, what it asked each of them, and the
+    right answer of the first."""
+    server, found = begun(learning={"estimator": "two-round", "columns": 4})
+    said = list(server.said)
+    for party, message in said:
+        answered(server, found, party, message)
+    asks = dict(server.said)
+    right = found["party-0"].hear(asks["party-0"])
+    assert right is not None
+    assert right[0] == "chosen"
+    return server, found, asks, right[1]
+
+
 NUMBERS = np.zeros(16, "<i8")
 
 
@@ -277,14 +291,7 @@ def test_a_gap_is_told_where_nothing_is_private_and_is_a_number() -> None:
 
 def test_wrong_choices_are_refused_and_change_nothing() -> None:
     """Protects the estimators that choose once from columns, sizes and numbers that no party has."""
-    server, found = begun(learning={"estimator": "two-round", "columns": 4})
-    said = list(server.said)
-    for party, message in said:
-        answered(server, found, party, message)
-    asks = dict(server.said)
-    right = found["party-0"].hear(asks["party-0"])
-    assert right is not None
-    chosen: Chosen = right[1]
+    server, found, asks, chosen = asked_to_choose()
     before = dict(server.state)
     for reason, columns in (
         ("shape", chosen.columns[:-1]),
@@ -295,7 +302,7 @@ def test_wrong_choices_are_refused_and_change_nothing() -> None:
         wrong = msgspec.structs.replace(chosen, columns=columns)
         assert server.hear("party-0", "chosen", wrong, 1) == [reason]
         assert server.state == before
-    server.tell("party-0", *right[:2], 1)
+    server.tell("party-0", "chosen", chosen, 1)
     answered(server, found, "party-1", asks["party-1"])
     products = found["party-0"].hear(server.said[0][1])
     assert products is not None
@@ -352,15 +359,9 @@ def test_no_number_passes_that_the_public_plan_excludes(estimator: str, privacy:
 def test_a_party_whose_every_answer_is_refused_is_not_waited_for() -> None:
     """Protects the others from a party that says NaN: the fit goes on without it after the patience, which is
     counted and told."""
-    server, found = begun(learning={"estimator": "two-round", "columns": 4})
-    said = list(server.said)
-    for party, message in said:
-        answered(server, found, party, message)
-    asks = dict(server.said)
-    right = found["party-0"].hear(asks["party-0"])
-    assert right is not None
-    nan = np.full(len(right[1].values) // 8, np.nan).tobytes()
-    lie = msgspec.structs.replace(right[1], values=nan)
+    server, found, asks, chosen = asked_to_choose()
+    nan = np.full(len(chosen.values) // 8, np.nan).tobytes()
+    lie = msgspec.structs.replace(chosen, values=nan)
     assert server.hear("party-0", "chosen", lie, 1) == ["not_finite"]
     answered(server, found, "party-1", asks["party-1"])
     server.tick(60)
