@@ -29,7 +29,7 @@ from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
-from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, rows_of
+from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, is_of_waiting, rows_of
 from streamfl.dp_frank_wolfe.party.progress import FITTING, WAITING, PartyProgress
 from streamfl.dp_frank_wolfe.party.serving import NoServing, PartyServing
 from streamfl.dp_frank_wolfe.party.table import PartyTable
@@ -252,26 +252,16 @@ class PartyTask(PartsTask):
         self.ledger.release(window, 0, "frozen", heard, content, frozen.digest, then)
 
     def _was_misled(self, message: Message) -> bool:
-        """Whether the latest window cannot have been the server's. A stranger can write a manifest of any
-        window where members have no keys, and the party would pass over all windows before that one.
-
-        With keys no stranger can, and a copy of a manifest that was refused once is no new window.
-        """
+        """Whether the latest window cannot have been the server's. Where members have no keys, a stranger can
+        write a manifest of any window, and the party would pass over all windows before that one."""
         latest, window = self.progress.window, message.window
         if self.settings.federation.members is not None or latest - window <= MOST_AHEAD:
             return False
-        manifest: Manifest = read_content(message.content, Manifest)
-        if not manifest.runs:
+        manifest = read_content(message.content, Manifest)
+        if not is_of_waiting(manifest, self.settings.window.rows, self.table.numbered):
             return False
-        try:
-            # A number is given once, so none of a manifest that was taken before waits.
-            rows_of(manifest, self.settings.window.rows, self.table.numbered)
-        except BadRecord:
-            return False
-        text = (
-            f"window {latest} was frozen, and the server is at window {window}: this party follows it there"
-        )
-        self.outbox.notices.say("window_ahead", text)
+        told = f"window {latest} was frozen, and the server is at window {window}: the party follows it back"
+        self.outbox.notices.say("window_ahead", told)
         return True
 
     def _take_ask(self, message: Message, heard: bytes) -> None:
