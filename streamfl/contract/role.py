@@ -302,7 +302,8 @@ class Channels:
     outputs that everybody may read and act on: where members have keys, each record is signed for all.
     lasting: changelogs that outlive the federation, such as the spent part of a person's budget. Other
     federations restore them under other settings. dealt: to which client each part of the state belongs, so
-    that it can move to more partitions. begins_anew: whether it may be deleted while peers keep theirs.
+    that it can move to more partitions. begins_anew: whether the state may be deleted while peers keep
+    theirs.
     """
 
     inputs: Mapping[str, Input]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds
+from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.learning.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.learning.descent import DescentSettings
 
@@ -76,7 +77,7 @@ class PartyArithmetic:
 
         sums: X'D of a batch as whole numbers, (columns,).
         """
-        bare = self._mean(self._kinds.gradients, sums)
+        bare = taylor.gradient(self._kinds.gradients.decode(sums), self._learning.batch)
         return bare + self._penalties * self.weights, float(inner(bare[np.newaxis], self.weights)[0])
 
     def products(self, gradient: Floats) -> NDArray[Any]:
@@ -107,7 +108,7 @@ class PartyArithmetic:
 
         sums: X'h of a batch as whole numbers, (columns,). step: s.
         """
-        return self._mean(self._kinds.curvature, sums) + self._penalties * step
+        return taylor.gradient(self._kinds.curvature.decode(sums), self._learning.batch) + self._penalties * step
 
     def pair_products(self, step: Floats, curvature: Floats) -> NDArray[Any]:
         """Inner products of s, then of v, with the basis that has them as its newest pair: whole numbers, (2,
@@ -159,9 +160,6 @@ class PartyArithmetic:
         self._means.restore(vectors[1], iterations % every, vectors[3] if iterations >= every else None)
         for step, curvature in pairs:
             self._pairs.keep(step, curvature)
-
-    def _mean(self, kind: FixedPoint, sums: NDArray[Any]) -> Floats:
-        return kind.decode(sums) / (4 * self._learning.batch)
 
 
 def loss_product(product: float, label_residual: NDArray[Any], kind: FixedPoint, batch: int) -> int:

@@ -27,7 +27,7 @@ from streamfl.quasi_newton.learning.descent import Descent, DescentState
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
 from streamfl.quasi_newton.learning.taylor import loss_from_products
 from streamfl.quasi_newton.members.background_tasks import Opening, opened, request
-from streamfl.quasi_newton.members.figures import TrafficCounter
+from streamfl.quasi_newton.members.traffic import TrafficCounter
 from streamfl.quasi_newton.members.given import CoordinatorGiven
 from streamfl.quasi_newton.messages import (
     ANOTHER,

@@ -23,10 +23,15 @@ from streamfl.quasi_newton.state import INPUTS, NAMES, PREPARATION, SIGNS
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
-__all__ = ["TrainingRows"]
+__all__ = ["FAR_OUT", "TrainingRows"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+FAR_OUT = (
+    "are so far out in own columns that a gradient would reveal their labels: the training uses zeros "
+    "instead (preprocessing.method = clip and rank leave fewer such rows)"
+)
+"""What the log, and the text of a failure, say of muted rows."""
 
 
 class TrainingRows:

@@ -1,4 +1,4 @@
-"""What a member sends in one iteration, and a text on rows that are far out."""
+"""What a member sends in one iteration."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from streamfl.contract.measurement import Measurement
 from streamfl.quasi_newton.metrics import TrafficMetrics
 
-__all__ = ["FAR_OUT", "TrafficCounter"]
-
-FAR_OUT = (
-    "are so far out in own columns that a gradient would reveal their labels: the training uses zeros "
-    "instead (preprocessing.method = clip and rank leave fewer such rows)"
-)
-"""Log and failure text on rows that are far out."""
+__all__ = ["TrafficCounter"]
 
 
 class TrafficCounter:
