@@ -19,11 +19,11 @@ from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.party.peers import Peers
 from streamfl.fdskl.sums.contributions import LARGEST_PART
 from streamfl.fdskl.sums.early_sums import EarlySums
-from streamfl.fdskl.sums.round_checks import checked_root
 from streamfl.fdskl.sums.masks import checked
 from streamfl.fdskl.sums.own_part import OwnPart
 from streamfl.fdskl.sums.pending_sums import OFF, STAGES, SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.received_rounds import ReceivedRounds
+from streamfl.fdskl.sums.round_checks import checked_root
 from streamfl.fdskl.sums.standardisation import Standardisation
 from streamfl.roles.notices import Notices
 

@@ -13,8 +13,9 @@ __all__ = ["TrafficCounter"]
 class TrafficCounter:
     """Counts what a member sends in one iteration.
 
-    place: run and iteration of the latest message. ciphertexts, bytes: sent in the latest iteration of which
-    this process has sent every message; None before the first.
+    place: run and iteration of the latest message.
+    ciphertexts, bytes: sent in the latest iteration of which this process has sent every message; None before
+    the first.
     """
 
     def __init__(self) -> None:

@@ -38,10 +38,15 @@ class TrainingRows:
     """Candidates are frozen when a training begins, so that later records do not change it. Some of them fill
     batches.
 
-    limit: most entities. batch: most rows of a batch. columns: how many raw ones. kind: that columns are
-    rounded to. least: support that a column needs in a batch. secret: of the party. counts: the member's
-    counters.
-    largest: largest leverage of a row in a batch. intercept: whether the party has the column of ones.
+    limit: most entities.
+    batch: most rows of a batch.
+    columns: how many raw ones.
+    kind: that columns are rounded to.
+    least: support that a column needs in a batch.
+    secret: of the party.
+    counts: the member's counters.
+    largest: largest leverage of a row in a batch.
+    intercept: whether the party has the column of ones.
     """
 
     def __init__(
