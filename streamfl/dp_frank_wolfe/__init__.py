@@ -107,5 +107,10 @@ SYSTEM = System(
             "a budget cannot be restored; write an entity's record once; serving.predictions says beforehand "
             "how many an entity gets",
         ),
+        "window_ahead": Reason(
+            "a party had frozen a window far ahead of the server's, and follows the server back",
+            "somebody else wrote to the party's topic `asks`: check who may, or give members keys. The "
+            "entities of that window are charged",
+        ),
     },
 )
