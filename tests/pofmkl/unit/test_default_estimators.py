@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -170,6 +172,26 @@ def test_a_copy_is_small_and_goes_on_as_the_original(estimator: Any, samples: in
             assert again.predict_proba_one(x) == model.predict_proba_one(x)
         for one in (model, again):
             one.learn_one(x, y)
+
+
+STORED = """
+import pickle, streamfl
+model = streamfl.Regressor(features_per_kernel=10)
+for number in range(40):
+    model.learn_one({"a": float(number)}, float(number % 3))
+again = pickle.loads(pickle.dumps(model))
+for number in range(20):
+    assert again.predict_one({"a": float(number)}) == model.predict_one({"a": float(number)})
+    for one in (model, again):
+        one.learn_one({"a": float(number)}, 9.0)
+"""
+
+
+def test_a_program_that_imports_no_more_than_streamfl_can_store_a_model() -> None:
+    """Protects a pickle from how ADWIN is loaded: without the rest of River its class is another than the one
+    that pickle finds. Here River is loaded as a whole, so it takes another process."""
+    done = subprocess.run([sys.executable, "-c", STORED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("gap", [None, math.nan, "absent"])
