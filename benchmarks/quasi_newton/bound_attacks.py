@@ -16,7 +16,7 @@ from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS, check_sums
 from streamfl.quasi_newton.learning.taylor import loss_from_products
-from streamfl.quasi_newton.members.coordinator import UNTOLD
+from streamfl.quasi_newton.training.coordinator import UNTOLD
 
 __all__ = ["numbers_beyond_the_bounds", "others_in_the_place_of_sums"]
 

@@ -23,10 +23,6 @@ from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.quasi_newton.encryption.key_file import read_key_file
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
-from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.members.given import CoordinatorGiven, PartyGiven
-from streamfl.quasi_newton.members.guest import GuestTask
-from streamfl.quasi_newton.members.host import HostTask
 from streamfl.quasi_newton.messages import codec
 from streamfl.quasi_newton.metrics import (
     CoordinatorMetrics,
@@ -39,6 +35,10 @@ from streamfl.quasi_newton.metrics import (
 )
 from streamfl.quasi_newton.scoring.predictions import Prediction
 from streamfl.quasi_newton.state import COORDINATOR_STATE, GUEST_STATE, HOST_STATE
+from streamfl.quasi_newton.training.coordinator import CoordinatorTask
+from streamfl.quasi_newton.training.given import CoordinatorGiven, PartyGiven
+from streamfl.quasi_newton.training.guest import GuestTask
+from streamfl.quasi_newton.training.host import HostTask
 from streamfl.records.header_propagation import carried, predictions_channel
 from streamfl.records.labels import LabelReader, of_two_classes
 from streamfl.records.predictions import prediction_encoder

@@ -28,9 +28,9 @@ from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.draws import fitted, mean_and_deviation
 from streamfl.dp_frank_wolfe.tools.federation import name_of
 from streamfl.dp_frank_wolfe.tools.fit_outcome import FitOutcome
-from streamfl.dp_frank_wolfe.tools.members import members
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit
 from streamfl.dp_frank_wolfe.tools.run import frozen_windows, predictions, r_squared, run_fits
+from streamfl.dp_frank_wolfe.tools.simulated_members import members
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.simulation.pictures import (
     FEDERATION,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.party.role import PartyTask
-from streamfl.dp_frank_wolfe.tools.members import BETWEEN, members
+from streamfl.dp_frank_wolfe.tools.simulated_members import BETWEEN, members
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical.federation import TurnFederation

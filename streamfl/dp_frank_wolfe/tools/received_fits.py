@@ -27,7 +27,7 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
 )
 from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
-from streamfl.dp_frank_wolfe.tools.members import BETWEEN
+from streamfl.dp_frank_wolfe.tools.simulated_members import BETWEEN
 from streamfl.roles.fragment_encoding import Fragment, decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
 

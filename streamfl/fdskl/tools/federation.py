@@ -17,7 +17,7 @@ from streamfl.fdskl.learning.model import Expansion
 from streamfl.fdskl.messages import TURN, Prediction
 from streamfl.fdskl.party.active import ActivePartition
 from streamfl.fdskl.party.role import FdsklParty
-from streamfl.fdskl.tools.members import BETWEEN, labels_topic, members
+from streamfl.fdskl.tools.simulated_members import BETWEEN, labels_topic, members
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.vertical.federation import TurnFederation

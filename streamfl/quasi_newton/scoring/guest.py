@@ -11,8 +11,6 @@ import numpy as np
 
 from streamfl.contract.measurement import Measurement, declared
 from streamfl.contract.role import BadRecord
-from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment
-from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.metrics import GuestMetrics, HeldOutMetrics
 from streamfl.quasi_newton.rows.alignment import check_answer, set_digest
@@ -34,6 +32,8 @@ from streamfl.quasi_newton.scoring.scorecard import Calibration, fit_calibration
 from streamfl.quasi_newton.scoring.scores import BARE, CALIBRATED, Scores
 from streamfl.quasi_newton.scoring.session import ASKED, CHOSEN, IDLE, SHUT, Session
 from streamfl.quasi_newton.state import SESSION, SOUGHT
+from streamfl.quasi_newton.training.background_tasks import blinded, matched, read_alignment
+from streamfl.quasi_newton.training.party import PartyTask
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.roles.rhythm import Rhythm
 from streamfl.state.clock_guard import earliest

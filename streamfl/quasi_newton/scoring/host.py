@@ -11,8 +11,6 @@ import numpy as np
 from streamfl.contract.role import BadRecord, Measurement
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count
-from streamfl.quasi_newton.members.background_tasks import aligned
-from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.metrics import HostMetrics
 from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at, set_digest
@@ -28,6 +26,8 @@ from streamfl.quasi_newton.scoring.messages import (
 )
 from streamfl.quasi_newton.scoring.party import Scoring
 from streamfl.quasi_newton.state import ANSWERED, EARLY, OFFERED_NAMES, SCORING
+from streamfl.quasi_newton.training.background_tasks import aligned
+from streamfl.quasi_newton.training.party import PartyTask
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["HostScoring"]

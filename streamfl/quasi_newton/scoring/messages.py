@@ -11,7 +11,6 @@ import msgspec
 
 from streamfl.encoding.wire import VERSION
 from streamfl.quasi_newton.config import QuasiNewtonSettings
-from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.messages import (
     Aligned,
     Answer,
@@ -23,6 +22,7 @@ from streamfl.quasi_newton.messages import (
     unseal,
 )
 from streamfl.quasi_newton.metrics import MemberCounts
+from streamfl.quasi_newton.training.given import PartyGiven
 from streamfl.roles.partitioned_role import Outbox
 
 __all__ = ["NO_POINTS", "ChosenPlaces", "Closed", "Points", "ScoringAnswer", "ScoringLink", "ScoringQuestion"]

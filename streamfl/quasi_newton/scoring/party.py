@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from streamfl.contract.measurement import Measurement
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.trained_model import TrainedModel
-from streamfl.quasi_newton.members.training_progress import DECIDING, OPENING
 from streamfl.quasi_newton.messages import COORDINATOR_NAME
 from streamfl.quasi_newton.metrics import ScoringMetrics
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.trained_model import TrainedModel
+from streamfl.quasi_newton.training.training_progress import DECIDING, OPENING
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.state.clock_guard import earliest

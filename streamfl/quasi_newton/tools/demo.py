@@ -21,8 +21,8 @@ from streamfl.quasi_newton.encryption.section import EncryptionSection
 from streamfl.quasi_newton.learning.section import CurvatureLearningSection
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.tools.direct import Party, train
-from streamfl.quasi_newton.tools.members import members
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, figures_of, run_curvature
+from streamfl.quasi_newton.tools.simulated_members import members
 from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.pictures import (

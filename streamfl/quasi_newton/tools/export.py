@@ -15,12 +15,12 @@ import typer
 from streamfl.configuration.settings import load_kind, load_settings
 from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, QuasiNewtonSettings
-from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Preprocessing
 from streamfl.quasi_newton.scoring.calibration import LatestCalibration
 from streamfl.quasi_newton.scoring.scorecard import Calibration, points_of_party
 from streamfl.quasi_newton.state import CALIBRATION, TRAINED
+from streamfl.quasi_newton.training.trained_model import LatestModel, TrainedModel
 from streamfl.runtime.bus import Bus, connect
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal
 from streamfl.state.changelog import ChangedParts

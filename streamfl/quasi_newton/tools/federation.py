@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton.config import PreprocessingSection, QuasiNewtonSettings
-from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE
 from streamfl.quasi_newton.tools.made_up_secrets import MadeUp
-from streamfl.quasi_newton.tools.members import BETWEEN, members
+from streamfl.quasi_newton.tools.simulated_members import BETWEEN, members
 from streamfl.quasi_newton.tools.steps import MeasuredWork, Seconds
+from streamfl.quasi_newton.training.coordinator import CoordinatorTask
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.training_progress import FAILED, TRAINED
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical.federation import TurnFederation

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
-from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.rows.batches import least_batch
 from streamfl.quasi_newton.rows.preprocessing import most_columns
+from streamfl.quasi_newton.training.coordinator import CoordinatorTask
+from streamfl.quasi_newton.training.party import PartyTask
 from streamfl.records.samples import SampleReader
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus

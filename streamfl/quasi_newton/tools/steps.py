@@ -13,7 +13,7 @@ from streamfl.contract.role import Work
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
-from streamfl.quasi_newton.members import background_tasks
+from streamfl.quasi_newton.training import background_tasks
 from streamfl.runtime.pool import Inline
 
 __all__ = ["STEPS", "MeasuredWork", "Seconds"]

@@ -15,9 +15,9 @@ from streamfl.contract.role import Record
 from streamfl.encoding.wire import decode_array
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.learning.own_columns import rounded
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.training_progress import DECIDING, OUTPUTS, TRAINED
 from streamfl.quasi_newton.messages import Message, StepDecision, codec, read_content
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.training_progress import DECIDING, OUTPUTS, TRAINED
 from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
 

@@ -18,8 +18,8 @@ from streamfl.simulation.vertical.members import HEAD
 from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.terminal.progress import progress
 from streamfl.vafl.config import VaflFederation, VaflSettings, VerticalLearningSection
-from streamfl.vafl.tools.members import members
 from streamfl.vafl.tools.run import VerticalOutcome, run_vertical
+from streamfl.vafl.tools.simulated_members import members
 
 __all__ = ["demo"]
 

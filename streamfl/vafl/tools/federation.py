@@ -26,7 +26,7 @@ from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import Prediction
 from streamfl.vafl.metrics import CoordinatorMetrics, PartyMetrics
 from streamfl.vafl.party.role import VaflParty
-from streamfl.vafl.tools.members import BETWEEN, members
+from streamfl.vafl.tools.simulated_members import BETWEEN, members
 
 __all__ = ["VerticalFederation"]
 

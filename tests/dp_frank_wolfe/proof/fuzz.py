@@ -14,7 +14,7 @@ from streamfl.contract.role import Send
 from streamfl.dp_frank_wolfe.config import PARTY, ColumnFederation, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import codec
-from streamfl.dp_frank_wolfe.tools.members import members
+from streamfl.dp_frank_wolfe.tools.simulated_members import members
 from streamfl.roles.fragment_encoding import MARK
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.entities import entity_label, entity_sample, settings_of

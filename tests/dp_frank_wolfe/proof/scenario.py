@@ -16,7 +16,7 @@ from dp_frank_wolfe.proof.observed_messages import Observed, messages_of, names_
 from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.config import ColumnFederation, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import Entities, read_content
-from streamfl.dp_frank_wolfe.tools.members import BETWEEN, members
+from streamfl.dp_frank_wolfe.tools.simulated_members import BETWEEN, members
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker

@@ -32,7 +32,7 @@ from streamfl.fdskl.messages import (
     identity_of,
 )
 from streamfl.fdskl.party.role import FdsklParty
-from streamfl.fdskl.tools.members import members
+from streamfl.fdskl.tools.simulated_members import members
 from streamfl.testing.fuzz.entities import entity_label, entity_sample, settings_of
 from streamfl.testing.fuzz.federations import FuzzedFederation, partition_of
 from streamfl.testing.fuzz.member import build_role

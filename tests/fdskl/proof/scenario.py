@@ -12,7 +12,7 @@ from fdskl.proof.observed_messages import Observed, decode_prediction
 from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.party.role import FdsklParty
-from streamfl.fdskl.tools.members import BETWEEN, labels_topic, members
+from streamfl.fdskl.tools.simulated_members import BETWEEN, labels_topic, members
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.vertical.members import LABELS, samples_topic

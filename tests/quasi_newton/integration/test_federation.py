@@ -32,10 +32,10 @@ from streamfl_process import run_streamfl, start_streamfl
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import StateChange
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.roles import ROLES
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.training_progress import TRAINED
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
 pytestmark = pytest.mark.broker

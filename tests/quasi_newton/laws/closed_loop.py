@@ -14,12 +14,12 @@ from quasi_newton.makers import problem
 
 from streamfl.contract.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.quasi_newton.config import QuasiNewtonSettings
-from streamfl.quasi_newton.members.guest import GuestTask
-from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.rows.batches import secret_start
 from streamfl.quasi_newton.tools.direct import Party, Trace, train
+from streamfl.quasi_newton.training.guest import GuestTask
+from streamfl.quasi_newton.training.party import PartyTask
 from streamfl.roles.partitioned_role import PartitionedRole
 
 BEGIN = 1000.0

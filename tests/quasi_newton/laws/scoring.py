@@ -14,9 +14,9 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation
 from quasi_newton.makers import problem
 
-from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, place_of
 from streamfl.quasi_newton.scoring.party import ScoringParty
+from streamfl.quasi_newton.training.training_progress import TRAINED
 
 Floats = NDArray[np.float64]
 ROWS, COLUMNS, MISSING = 150, 3, 7

@@ -10,7 +10,7 @@ import pytest
 from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 
-from streamfl.quasi_newton.members.training_progress import TRAINED
+from streamfl.quasi_newton.training.training_progress import TRAINED
 
 ROWS = 250
 

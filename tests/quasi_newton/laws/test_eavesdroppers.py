@@ -29,12 +29,12 @@ from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.encryption.randomness import SecretRandomness
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
-from streamfl.quasi_newton.members import host as host_module
-from streamfl.quasi_newton.members.background_tasks import Product
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Blinded, Message, Opened, codec, place_of, read_content, records_of
 from streamfl.quasi_newton.rows.alignment import POINT_BYTES
+from streamfl.quasi_newton.training import host as host_module
+from streamfl.quasi_newton.training.background_tasks import Product
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.training_progress import TRAINED
 
 ROWS = 220
 LEARNING = {"epochs": 6, "tolerance": 0.0, "regularisation": 0.0}

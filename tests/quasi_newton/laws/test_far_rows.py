@@ -13,7 +13,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import assert_equals_direct
 from quasi_newton.makers import problem
 
-from streamfl.quasi_newton.members.rounds import TrainingRounds
+from streamfl.quasi_newton.training.rounds import TrainingRounds
 
 ROWS, COLUMNS = 220, 3
 NAMES = ("g", "h1", "c")

@@ -10,9 +10,9 @@ from quasi_newton.laws.closed_loop import BEGIN, ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation
 from quasi_newton.laws.test_retraining import EVERY, SECOND, WHOLE, batches_of, go_on, grow, parties
 
-from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED
 from streamfl.quasi_newton.messages import Answer, FirstAnswer, content_of, read_content
 from streamfl.quasi_newton.tools.standing import coordinator_standing, party_standing
+from streamfl.quasi_newton.training.training_progress import FAILED, TRAINED
 
 ROWS = 350
 # As in the defaults: as many entities as a batch has, of which a tenth is held out.

@@ -19,10 +19,10 @@ from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
-from streamfl.quasi_newton.members.guest import GuestTask
-from streamfl.quasi_newton.members.rounds import TrainingRounds
-from streamfl.quasi_newton.members.training_progress import FAILED, OPENING, TRAINED
 from streamfl.quasi_newton.messages import COORDINATOR_NAME, VERSION, Message, StepDecision, read_content
+from streamfl.quasi_newton.training.guest import GuestTask
+from streamfl.quasi_newton.training.rounds import TrainingRounds
+from streamfl.quasi_newton.training.training_progress import FAILED, OPENING, TRAINED
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 

@@ -14,8 +14,8 @@ from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 
 from streamfl.quasi_newton.encryption.key_file import add_key
-from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.members.training_progress import ALIGNING, DECIDING, OUTPUTS, READY, TRAINED
+from streamfl.quasi_newton.training.coordinator import CoordinatorTask
+from streamfl.quasi_newton.training.training_progress import ALIGNING, DECIDING, OUTPUTS, READY, TRAINED
 
 SMALL: dict[str, Any] = {
     "learning": {"batch": 40, "min_batch": 40, "min_support": 2, "epochs": 2},

@@ -33,14 +33,14 @@ from streamfl.quasi_newton.encryption.key_file import MOST_KEYS
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
 from streamfl.quasi_newton.learning.descent import DescentState
-from streamfl.quasi_newton.members.coordinator_run import ROUND, CoordinatorRun
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.trained_model import TrainedModel
-from streamfl.quasi_newton.members.training_progress import DECIDING, TrainingProgress
 from streamfl.quasi_newton.messages import Joined, Ready, content_of
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.rows.preparation import Preparation
 from streamfl.quasi_newton.rows.preprocessing import MOST_KNOTS, Preprocessing
+from streamfl.quasi_newton.training.coordinator_run import ROUND, CoordinatorRun
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.trained_model import TrainedModel
+from streamfl.quasi_newton.training.training_progress import DECIDING, TrainingProgress
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.testing.bound_laws import what_is_refused
 from streamfl.testing.role_laws import Extreme, Subject

@@ -13,8 +13,6 @@ from quasi_newton.laws.closed_loop import ClosedLoop, Place, refused
 from quasi_newton.laws.test_closed_loop import ROWS, assert_equals_direct, federation, outcome, trained
 
 from streamfl.contract.role import BadRecord, Record
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import (
     Begin,
     Blinded,
@@ -25,6 +23,8 @@ from streamfl.quasi_newton.messages import (
     content_of,
     place_of,
 )
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.training_progress import TRAINED
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 

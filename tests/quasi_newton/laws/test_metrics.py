@@ -16,8 +16,8 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from streamfl.contract.role import Work
 from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.encryption.scheme import scheme_of
-from streamfl.quasi_newton.members.traffic import TrafficCounter
 from streamfl.quasi_newton.messages import Message
+from streamfl.quasi_newton.training.traffic import TrafficCounter
 
 MEMBERS = ("g", "h1", "c")
 COLUMNS = {"g": 4, "h1": 3}

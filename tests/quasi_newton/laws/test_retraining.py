@@ -12,10 +12,10 @@ from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop, refused
 from quasi_newton.laws.test_closed_loop import federation, outcome
 
-from streamfl.quasi_newton.members.host import HostTask
-from streamfl.quasi_newton.members.training_progress import ALIGNING, FAILED, TRAINED
 from streamfl.quasi_newton.messages import Aligned, Blinded, Message, content_of, place_of
 from streamfl.quasi_newton.rows.alignment import set_digest
+from streamfl.quasi_newton.training.host import HostTask
+from streamfl.quasi_newton.training.training_progress import ALIGNING, FAILED, TRAINED
 
 WHOLE, FIRST, SECOND = 600, 350, 560
 EVERY = 1000.0

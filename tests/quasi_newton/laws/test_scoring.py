@@ -30,8 +30,8 @@ from quasi_newton.makers import platt
 from sklearn.metrics import log_loss, roc_auc_score
 
 from streamfl.contract.role import Headers
-from streamfl.quasi_newton.members.training_progress import ALIGNING, OUTPUTS, TRAINED
 from streamfl.quasi_newton.scoring.guest import GuestScoring
+from streamfl.quasi_newton.training.training_progress import ALIGNING, OUTPUTS, TRAINED
 
 QUANTUM = 1 / 64
 

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.gradient_attacks import Equations, Federation, label_auc, make, own_model
 from streamfl.quasi_newton.encryption.scheme import to_numbers
-from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import codec, place_of
+from streamfl.quasi_newton.training.training_progress import TRAINED
 
 BATCH, COLUMNS, EPOCHS = 200, 10, 4
 # The first fill five batches and leave 5 over. There is room for six batches.

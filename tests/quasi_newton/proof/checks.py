@@ -28,10 +28,10 @@ from quasi_newton.proof.scenario import NAME, STRANGER, C, G, QuasiNewtonScenari
 
 from streamfl.contract.role import StateChange
 from streamfl.identity.keys import derive
-from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED
 from streamfl.quasi_newton.messages import Joined, Message, StepDecision, place_of
+from streamfl.quasi_newton.training.coordinator import CoordinatorTask
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.training_progress import FAILED, TRAINED
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY

@@ -16,12 +16,12 @@ from replayed_target import ReplayedTarget
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import Role, Send
 from streamfl.quasi_newton.config import QuasiNewtonFederation, QuasiNewtonSettings
-from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.members.coordinator_run import TRAINED as DECIDED
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, codec, place_of
-from streamfl.quasi_newton.tools.members import members
+from streamfl.quasi_newton.tools.simulated_members import members
+from streamfl.quasi_newton.training.coordinator import CoordinatorTask
+from streamfl.quasi_newton.training.coordinator_run import TRAINED as DECIDED
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.training_progress import TRAINED
 from streamfl.roles.fragment_encoding import MARK
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.entities import entity_label, entity_sample, settings_of

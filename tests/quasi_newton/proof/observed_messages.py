@@ -15,8 +15,8 @@ from quasi_newton.proof.made_up_secrets import made_up_files
 
 from streamfl.contract.role import Headers
 from streamfl.quasi_newton import messages
-from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.messages import Message
+from streamfl.quasi_newton.training.coordinator import CoordinatorTask
 from streamfl.roles.fragment_encoding import MARK, Fragment
 from streamfl.roles.partitioned_role import Outbox, OutboxCounts
 from streamfl.testing.faults.observed_messages import TopicReader

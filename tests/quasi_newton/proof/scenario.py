@@ -14,9 +14,9 @@ from quasi_newton.proof.produced_records import LAST_ENTITIES, Again, is_held_ou
 
 from streamfl.contract.seeding import rng_for
 from streamfl.quasi_newton.config import QuasiNewtonFederation, QuasiNewtonSettings
-from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.messages import StepDecision, read_content
-from streamfl.quasi_newton.tools.members import members
+from streamfl.quasi_newton.tools.simulated_members import members
+from streamfl.quasi_newton.training.party import PartyTask
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker

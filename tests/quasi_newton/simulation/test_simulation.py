@@ -22,18 +22,18 @@ from quasi_newton.proof.scenario import NAME, QuasiNewtonScenario, scenario
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.quasi_newton.encryption.scheme import Paillier
 from streamfl.quasi_newton.learning.iterates import Iterates
-from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.members.guest import GuestTask
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
-from streamfl.quasi_newton.members.trained_model import LatestModel
-from streamfl.quasi_newton.members.training_progress import FAILED
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
 from streamfl.quasi_newton.scoring.guest import GuestScoring
 from streamfl.quasi_newton.scoring.predictions import Prediction
 from streamfl.quasi_newton.scoring.scores import UNTOLD, Scores
+from streamfl.quasi_newton.training.coordinator import CoordinatorTask
+from streamfl.quasi_newton.training.guest import GuestTask
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.readiness import HeldOut, Readiness
+from streamfl.quasi_newton.training.trained_model import LatestModel
+from streamfl.quasi_newton.training.training_progress import FAILED
 from streamfl.roles.message_fragments import LongMessages
 from streamfl.roles.partitioned_role import FRAGMENTS, PartitionedRole
 from streamfl.state.changelog import ChangedParts

@@ -14,8 +14,8 @@ from quasi_newton.federations import settings_of
 from quasi_newton.makers import problem
 
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.training_progress import TRAINED
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.training_progress import TRAINED
 from streamfl.runtime.bus import Outgoing
 
 MEMBERS = {"g": GUEST, "h1": HOST, "c": COORDINATOR}

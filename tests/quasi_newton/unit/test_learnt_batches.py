@@ -12,13 +12,13 @@ from quasi_newton.federations import settings_of
 
 from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import kinds
-from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
-from streamfl.quasi_newton.members.training_progress import FAILED, TrainingProgress
 from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.rows import learnt_batches
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
+from streamfl.quasi_newton.training.readiness import HeldOut, Readiness
+from streamfl.quasi_newton.training.training_progress import FAILED, TrainingProgress
 from streamfl.state.changelog import ChangedParts
 
 SECRET = b"s" * 32

@@ -11,8 +11,8 @@ from streamfl.contract.role import Work
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
-from streamfl.quasi_newton.members import background_tasks
 from streamfl.quasi_newton.tools import steps
+from streamfl.quasi_newton.training import background_tasks
 
 OWN, PLACE = background_tasks.Own(b"", b""), RandomnessContext("f", "1", "g", 0, "outputs")
 KIND = background_tasks.Kind.of(kinds(2, 100, 100).gradients)

@@ -14,10 +14,10 @@ from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PartyArithmetic
-from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.rows.preparation import Preparation
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
 from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
+from streamfl.quasi_newton.training.trained_model import LatestModel, TrainedModel
 from streamfl.state.changelog import ChangedParts
 
 Floats = NDArray[np.float64]

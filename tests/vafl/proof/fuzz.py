@@ -25,7 +25,7 @@ from streamfl.testing.fuzz.mutations import FuzzedRecord
 from streamfl.testing.fuzz.targets import Decoder, RoleTarget, Target, member_targets
 from streamfl.vafl.config import VaflFederation, VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply, bounded_array
-from streamfl.vafl.tools.members import members
+from streamfl.vafl.tools.simulated_members import members
 
 __all__ = ["FEDERATIONS", "WRONG", "targets"]
 

@@ -23,7 +23,7 @@ from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import REPLY
 from streamfl.vafl.party.role import VaflParty
-from streamfl.vafl.tools.members import BETWEEN, members
+from streamfl.vafl.tools.simulated_members import BETWEEN, members
 
 __all__ = ["CLOCK", "FOR_EVER", "LABELS", "ROUNDING", "VaflScenario", "decode_prediction", "scenario"]
 

@@ -9,12 +9,12 @@ from streamfl.encoding.wire import VERSION
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 from streamfl.quasi_newton.encryption.scheme import scheme_of
-from streamfl.quasi_newton.members.given import PartyGiven
-from streamfl.quasi_newton.members.traffic import TrafficCounter
-from streamfl.quasi_newton.members.training_progress import ALIGNING, TrainingProgress
 from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
 from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.quasi_newton.state import PROGRESS
+from streamfl.quasi_newton.training.given import PartyGiven
+from streamfl.quasi_newton.training.traffic import TrafficCounter
+from streamfl.quasi_newton.training.training_progress import ALIGNING, TrainingProgress
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
 

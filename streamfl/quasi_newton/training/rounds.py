@@ -17,11 +17,11 @@ from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.learning.iterates import Iterates
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS, check_sums, loss_product
 from streamfl.quasi_newton.learning.taylor import residuals
-from streamfl.quasi_newton.members.background_tasks import Own
-from streamfl.quasi_newton.members.given import PartyGiven
-from streamfl.quasi_newton.members.training_progress import OUTPUTS, TRAINED, TrainingProgress
 from streamfl.quasi_newton.messages import StepDecision
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
+from streamfl.quasi_newton.training.background_tasks import Own
+from streamfl.quasi_newton.training.given import PartyGiven
+from streamfl.quasi_newton.training.training_progress import OUTPUTS, TRAINED, TrainingProgress
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["TrainingRounds"]

@@ -14,23 +14,6 @@ from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds
 from streamfl.quasi_newton.encryption.key_file import MOST_KEYS, OTHER_KEY
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey, digest_of
 from streamfl.quasi_newton.learning.iterates import Iterates
-from streamfl.quasi_newton.members.alignment_tasks import AlignmentTasks
-from streamfl.quasi_newton.members.exchange import MessageExchange
-from streamfl.quasi_newton.members.given import PartyGiven
-from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
-from streamfl.quasi_newton.members.rounds import TrainingRounds
-from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
-from streamfl.quasi_newton.members.training_progress import (
-    ALIGNING,
-    DECIDING,
-    FAILED,
-    GATHERING,
-    OPENING,
-    OUTPUTS,
-    READY,
-    TRAINED,
-    TrainingProgress,
-)
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     Begin,
@@ -46,6 +29,23 @@ from streamfl.quasi_newton.metrics import MemberCounts, PartyMetrics
 from streamfl.quasi_newton.rows.batches import check_batch, secret_start
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import FAR_OUT, TrainingRows
+from streamfl.quasi_newton.training.alignment_tasks import AlignmentTasks
+from streamfl.quasi_newton.training.exchange import MessageExchange
+from streamfl.quasi_newton.training.given import PartyGiven
+from streamfl.quasi_newton.training.readiness import HeldOut, Readiness
+from streamfl.quasi_newton.training.rounds import TrainingRounds
+from streamfl.quasi_newton.training.trained_model import LatestModel, TrainedModel
+from streamfl.quasi_newton.training.training_progress import (
+    ALIGNING,
+    DECIDING,
+    FAILED,
+    GATHERING,
+    OPENING,
+    OUTPUTS,
+    READY,
+    TRAINED,
+    TrainingProgress,
+)
 from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.roles.task_role import PartsTask

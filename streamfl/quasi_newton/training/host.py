@@ -9,10 +9,6 @@ import msgspec
 from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
-from streamfl.quasi_newton.members.background_tasks import Encrypting, Kind, aligned, encrypted, request
-from streamfl.quasi_newton.members.given import PartyGiven
-from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
-from streamfl.quasi_newton.members.training_progress import ALIGNING, DECIDING, FAILED, OUTPUTS
 from streamfl.quasi_newton.messages import (
     Aligned,
     Answer,
@@ -29,6 +25,10 @@ from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.scoring.host import HostScoring
 from streamfl.quasi_newton.scoring.party import ScoringParty
 from streamfl.quasi_newton.state import ASKED, ORDER
+from streamfl.quasi_newton.training.background_tasks import Encrypting, Kind, aligned, encrypted, request
+from streamfl.quasi_newton.training.given import PartyGiven
+from streamfl.quasi_newton.training.gradient_upload import ask_for_product, upload_product
+from streamfl.quasi_newton.training.training_progress import ALIGNING, DECIDING, FAILED, OUTPUTS
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.value_fragments import ValueFragments
 

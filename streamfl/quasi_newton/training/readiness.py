@@ -14,16 +14,16 @@ from streamfl.encoding.wire import Count
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.keys import digest_of
-from streamfl.quasi_newton.members.training_progress import (
+from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
+from streamfl.quasi_newton.rows.table import EntityTable
+from streamfl.quasi_newton.state import SINCE
+from streamfl.quasi_newton.training.training_progress import (
     FAILED,
     GATHERING,
     READY,
     TRAINED,
     TrainingProgress,
 )
-from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
-from streamfl.quasi_newton.rows.table import EntityTable
-from streamfl.quasi_newton.state import SINCE
 from streamfl.state.changelog import ChangedParts
 
 __all__ = ["HeldOut", "Readiness"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamfl.quasi_newton.members.background_tasks import (
+from streamfl.quasi_newton.training.background_tasks import (
     Kind,
     Multiplying,
     Product,
@@ -13,8 +13,8 @@ from streamfl.quasi_newton.members.background_tasks import (
     read_product,
     request,
 )
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.training_progress import OPENING
+from streamfl.quasi_newton.training.party import PartyTask
+from streamfl.quasi_newton.training.training_progress import OPENING
 
 __all__ = ["ask_for_product", "upload_product"]
 

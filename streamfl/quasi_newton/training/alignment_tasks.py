@@ -6,9 +6,9 @@ from typing import Any
 
 from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.config import QuasiNewtonSettings
-from streamfl.quasi_newton.members.background_tasks import Aligning, read_alignment, request
-from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.metrics import MemberCounts
+from streamfl.quasi_newton.training.background_tasks import Aligning, read_alignment, request
+from streamfl.quasi_newton.training.given import PartyGiven
 from streamfl.roles.partitioned_role import Outbox
 
 __all__ = ["AlignmentTasks"]

@@ -25,16 +25,6 @@ from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.learning.descent import Descent, DescentState
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
 from streamfl.quasi_newton.learning.taylor import loss_from_products
-from streamfl.quasi_newton.members.background_tasks import Opening, opened, request
-from streamfl.quasi_newton.members.coordinator_run import (
-    ALIGNING,
-    FAILED,
-    ROUND,
-    TRAINED,
-    CoordinatorRun,
-)
-from streamfl.quasi_newton.members.given import CoordinatorGiven
-from streamfl.quasi_newton.members.traffic import TrafficCounter
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     COORDINATOR_NAME,
@@ -50,6 +40,16 @@ from streamfl.quasi_newton.messages import (
 )
 from streamfl.quasi_newton.metrics import CoordinatorMetrics, MemberCounts
 from streamfl.quasi_newton.state import DESCENT, RUN
+from streamfl.quasi_newton.training.background_tasks import Opening, opened, request
+from streamfl.quasi_newton.training.coordinator_run import (
+    ALIGNING,
+    FAILED,
+    ROUND,
+    TRAINED,
+    CoordinatorRun,
+)
+from streamfl.quasi_newton.training.given import CoordinatorGiven
+from streamfl.quasi_newton.training.traffic import TrafficCounter
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.roles.task_role import PartsTask
 from streamfl.state.changelog import ChangedParts

@@ -13,7 +13,15 @@ from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
 from streamfl.quasi_newton.learning.taylor import residuals
-from streamfl.quasi_newton.members.background_tasks import (
+from streamfl.quasi_newton.messages import Aligned, Blinded, FirstAnswer, Message, content_of, read_content
+from streamfl.quasi_newton.metrics import MemberCounts
+from streamfl.quasi_newton.rows.alignment import check_answer
+from streamfl.quasi_newton.rows.batches import FrozenBatches
+from streamfl.quasi_newton.rows.learnt_batches import MOST_EVER
+from streamfl.quasi_newton.scoring.guest import GuestScoring
+from streamfl.quasi_newton.scoring.party import ScoringParty
+from streamfl.quasi_newton.state import COMMON, DOTS, HOST_OUTPUTS, LEAST, PRODUCTS
+from streamfl.quasi_newton.training.background_tasks import (
     Adding,
     Kind,
     Product,
@@ -23,17 +31,9 @@ from streamfl.quasi_newton.members.background_tasks import (
     read_alignment,
     request,
 )
-from streamfl.quasi_newton.members.given import PartyGiven
-from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
-from streamfl.quasi_newton.members.training_progress import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS
-from streamfl.quasi_newton.messages import Aligned, Blinded, FirstAnswer, Message, content_of, read_content
-from streamfl.quasi_newton.metrics import MemberCounts
-from streamfl.quasi_newton.rows.alignment import check_answer
-from streamfl.quasi_newton.rows.batches import FrozenBatches
-from streamfl.quasi_newton.rows.learnt_batches import MOST_EVER
-from streamfl.quasi_newton.scoring.guest import GuestScoring
-from streamfl.quasi_newton.scoring.party import ScoringParty
-from streamfl.quasi_newton.state import COMMON, DOTS, HOST_OUTPUTS, LEAST, PRODUCTS
+from streamfl.quasi_newton.training.given import PartyGiven
+from streamfl.quasi_newton.training.gradient_upload import ask_for_product, upload_product
+from streamfl.quasi_newton.training.training_progress import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS
 from streamfl.records.labels import Label
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.value_fragments import ValueFragments
