@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
@@ -59,7 +60,11 @@ class Tasks:
         self._bus = bus
         self.dealing = Dealing(channels, bus, subscription.group)
         self._settings = RememberedSettings(
-            state_settings, channels, subscription.group, self.dealing.headers
+            state_settings,
+            channels,
+            subscription.group,
+            self.dealing.headers,
+            begins=partial(bus.offsets, at=-math.inf),
         )
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic

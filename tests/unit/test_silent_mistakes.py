@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -243,10 +244,12 @@ def test_what_may_change_is_taken_over_and_said(plant: Plant, caplog: Logs) -> N
 
 
 def without_settings(bus: MemoryBus) -> None:
-    """The changelogs as the previous release would have left them."""
+    """The changelogs as a release that stored no settings would have left them."""
     for topic in bus._topics.values():
         for log in topic.partitions:
-            log._records = [record for record in log._records if record.key != STATE_SETTINGS_KEY]
+            left = [record for record in log._records if record.key != STATE_SETTINGS_KEY]
+            # The first record of the log is there, whatever its key.
+            log._records = [structs.replace(one, offset=log.begin) for one in left[:1]] + left[1:]
 
 
 def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Logs) -> None:
@@ -269,6 +272,35 @@ def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Log
         assert told in caplog.text
     plant.change("seed = 7", "seed = 8")
     assert "federation.seed was 7, is 8" in plant.check()[1]["state in plant.pofmkl-client.state"]
+
+
+@pytest.mark.parametrize("left", ["state", "positions", "nothing"])
+def test_state_whose_beginning_was_deleted_is_refused(plant: Plant, left: str) -> None:
+    """Protects a state that retention has shortened, after the policy was corrected: a worker took what was
+    left for the whole, was ready, and had forgotten clients."""
+    plant.run(60)
+    plant.start()
+    plant.stop()
+    for log in plant.bus._topics["plant.pofmkl-client.state"].partitions:
+        kept = {"state": log.begin + 3, "positions": log.end - 1, "nothing": log.end}[left]
+        log.drop(kept)
+    code, failed = plant.check()
+    assert code == 4
+    found = failed["state in plant.pofmkl-client.state"]
+    assert "were deleted" in found
+    worker = plant.start()
+    with pytest.raises(ConfigurationError, match="records before offset .* were deleted"):
+        plant.settle()
+    worker.close()
+    plant.workers = []
+    # The remedy that both name.
+    assert "streamfl reset CONFIG --all" in found
+    assert plant.command("reset", plant.folder / "pofmkl-client.toml", "--all")[0] == 0
+    assert plant.check() == (0, {})
+    plant.start()
+    plant.stop()
+    predicted = [json.loads(record.value or b"")["sample"] for record in plant.bus.read("plant.predictions")]
+    assert sorted(Counter(predicted).values()) == [2] * 60
 
 
 def test_as_long_as_nothing_is_remembered_settings_bind_nobody(plant: Plant) -> None:
