@@ -136,6 +136,7 @@ def _watch(
         lag=worker.lag,
         transactions=OpenTransactions(bus, read, time.monotonic),
         grown=lambda before, now: added(topics[0], before, now, channels, settings.group),
+        changelogs=[*channels.changelogs.values()],
     )
     watch.start()
     held.callback(watch.close)

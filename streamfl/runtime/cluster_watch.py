@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from streamfl.contract.role import Channels
 from streamfl.runtime.bus import HOW_TO_CREATE, Bus, BusUnavailable
@@ -50,6 +50,7 @@ class ClusterWatch:
     transactions: looks for open transactions that hold back the worker's inputs; None: they are not looked
     for.
     grown: makes the operator's text when inputs get more partitions, from the old and the new number.
+    changelogs: those of the topics whose records only compaction may delete.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ClusterWatch:
         lag: Lag | None = None,
         transactions: OpenTransactions | None = None,
         grown: Callable[[int, int], str] = "it had {} partitions when this worker started, and has {}".format,
+        changelogs: Collection[str] = (),
     ) -> None:
         self._bus = bus
         self._topics = list(topics)
@@ -75,6 +77,7 @@ class ClusterWatch:
         self._lag = lag
         self._transactions = transactions
         self._grown = grown
+        self._changelogs = changelogs
         self._partitions = 0
         self._identities: dict[str, str] = {}
         self._missing_since: float | None = None
@@ -121,12 +124,19 @@ class ClusterWatch:
             return self._lose(text) if now - self._missing_since >= self._patience_seconds else True
         self._missing_since = None
         # A right that was taken away may be given back; no restart is needed then.
-        hidden = [
+        wrong = [
             f"topic {name!r}: {state.error}"
             for name, state in states.items()
             if state.error and not state.partitions
         ]
-        self._health.note("topics", "; ".join(hidden) or None)
+        # What is deleted is missed only at the next restoring.
+        wrong += [
+            f"topic {name!r} has cleanup.policy={kept}, so that the cluster deletes state: set "
+            "cleanup.policy=compact on it"
+            for name in self._changelogs
+            if "delete" in (kept := states[name].options.get("cleanup.policy", ""))
+        ]
+        self._health.note("topics", "; ".join(wrong) or None)
         partitions = states[self._topics[0]].partitions
         self._partitions = self._partitions or partitions
         if partitions > self._partitions:

@@ -13,6 +13,7 @@ import pytest
 from clock import Clock
 from counting import CHANNELS, TOPICS, CountingRole, bus_of, counting_worker, number
 
+from streamfl.contract.role import TopicSpec
 from streamfl.runtime import cluster_watch
 from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Subscription, TopicPartition
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
@@ -50,6 +51,25 @@ def delete(bus: MemoryBus | SqliteBus, topic: str) -> None:
 
 def watch(bus: Bus, health: Health, clock: Clock, lost: list[str]) -> ClusterWatch:
     return ClusterWatch(bus, TOPIC_NAMES, "counters", health, lost.append, patience_seconds=30.0, clock=clock)
+
+
+def test_a_changelog_that_loses_records_is_red(clock: Clock) -> None:
+    """Protects state whose topic an operator changed while the worker ran: it was ready while the cluster
+    deleted its state, and the next start refused to begin."""
+    options = {"cleanup.policy": "compact"}
+    bus = MemoryBus()
+    bus.create(
+        [TopicSpec("input", 1, compacted=False), TopicSpec("state", 1, compacted=True, options=options)]
+    )
+    health, lost = Health(clock=clock), list[str]()
+    watching = ClusterWatch(
+        bus, ["input", "state"], "counters", health, lost.append, clock=clock, changelogs=["state"]
+    )
+    for policy in ("compact", "compact,delete", "delete", "compact"):
+        options["cleanup.policy"] = policy
+        assert watching.look()
+        assert ("set cleanup.policy=compact" in health.reasons.get("topics", "")) is (policy != "compact")
+    assert lost == []
 
 
 def until_settled(*workers: Worker) -> None:
