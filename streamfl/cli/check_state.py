@@ -148,6 +148,17 @@ def look_at_offsets(
             f"as the state has them, of {counted(len(remembered.positions), 'partition')}",
         )
         return
+    if not offsets.keys() & remembered.positions.keys():
+        # Kafka keeps them for a week.
+        yield Finding(
+            f"offsets of {group}",
+            True,
+            "none: the cluster forgets them after offsets.retention.minutes without a worker, or they were "
+            "deleted. Workers continue from the state",
+            f"nothing; to read again from the beginning, start over: {ways_to_begin_anew(channels, group)}",
+            warns=True,
+        )
+        return
     more = f"; and {counted(len(others) - EXAMPLES, 'partition')} more" if len(others) > EXAMPLES else ""
     yield Finding(
         f"offsets of {group}",

@@ -729,6 +729,18 @@ def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -
     assert len(list(plant.bus.read("plant.predictions"))) == 12
 
 
+def test_group_offsets_that_kafka_forgot_are_a_warning(plant: Plant) -> None:
+    """Protects a pause of more than a week: workers continue from the state, and `check` failed."""
+    plant.run()
+    plant.bus._groups["plant.pofmkl-client"].committed = {}
+    assert plant.check() == (0, {})
+    assert "Workers continue from the state" in plant.details["offsets of plant.pofmkl-client"]
+    plant.start()
+    plant.stop()
+    assert plant.check() == (0, {})
+    assert len(list(plant.bus.read("plant.predictions"))) == 12
+
+
 def test_records_that_were_deleted_unread_are_told(plant: Plant, caplog: Logs) -> None:
     """Protects users who stopped the workers for too long: `check` reports the loss before the start, and
     both it and `inspect` after.
