@@ -49,7 +49,8 @@ class ClusterWatch:
     lag: is updated at each look; None: no lag is measured.
     transactions: looks for open transactions that hold back the worker's inputs; None: they are not looked
     for.
-    grown: makes the operator's text when inputs get more partitions, from the old and the new number.
+    inputs: those of the topics whose further partitions would be missed; none: the first of them.
+    grown: makes the operator's text when one of these gets more partitions, from its name and both numbers.
     changelogs: those of the topics whose records only compaction may delete.
     """
 
@@ -64,7 +65,10 @@ class ClusterWatch:
         clock: Callable[[], float] = time.monotonic,
         lag: Lag | None = None,
         transactions: OpenTransactions | None = None,
-        grown: Callable[[int, int], str] = "it had {} partitions when this worker started, and has {}".format,
+        inputs: Collection[str] = (),
+        grown: Callable[
+            [str, int, int], str
+        ] = "topic {!r} had {} partitions when this worker started, and has {}".format,
         changelogs: Collection[str] = (),
     ) -> None:
         self._bus = bus
@@ -78,7 +82,8 @@ class ClusterWatch:
         self._transactions = transactions
         self._grown = grown
         self._changelogs = changelogs
-        self._partitions = 0
+        self._inputs = inputs or self._topics[:1]
+        self._partitions: dict[str, int] = {}
         self._identities: dict[str, str] = {}
         self._missing_since: float | None = None
         self._failed = ""
@@ -137,10 +142,12 @@ class ClusterWatch:
             if "delete" in (kept := states[name].options.get("cleanup.policy", ""))
         ]
         self._health.note("topics", "; ".join(wrong) or None)
+        for name in self._inputs:
+            now = states[name].partitions
+            before = self._partitions[name] = self._partitions.get(name) or now
+            if now > before:
+                return self._lose(self._grown(name, before, now))
         partitions = states[self._topics[0]].partitions
-        self._partitions = self._partitions or partitions
-        if partitions > self._partitions:
-            return self._lose(self._grown(self._partitions, partitions))
         members = self._bus.members(self._group) if self._health.without_partitions else 0
         told = (
             f"its group has {members} workers for {partitions} partitions, and other workers have all of them"
