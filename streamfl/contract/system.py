@@ -1,9 +1,8 @@
 """The manifest of a learning system, and which systems are installed.
 
 A system is one folder: its roles, and its tools: simulation, dashboards, comparison. Nothing outside that
-folder
-knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any other
-package::
+folder knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any
+other package::
 
     [project.entry-points."streamfl.systems"]
     running-mean = "running_mean:SYSTEM"

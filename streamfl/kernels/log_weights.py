@@ -1,8 +1,7 @@
 """A client's kernel weights, kept as logarithms.
 
 The plain product of (7), w_i <- w_i exp(-eta l_i), underflows within a few thousand samples, to 0/0 or to
-denormals
-that never move again. Its logarithm is a sum, and only differences of log-weights ever matter.
+denormals that never move again. Its logarithm is a sum, and only differences of log-weights ever matter.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ def normalised(log_weights: NDArray[Any]) -> NDArray[np.float64]:
     """Weights that sum to one: w_bar_i = exp(log w_i) / sum_j exp(log w_j)   (POF-MKL, eq. 6).
 
     Parameters: log_weights (..., kernels), finite. Returns float64 of the same shape. At least one weight of
-    each row
-    is 1 / kernels or more, however far the others fall.
+    each row is 1 / kernels or more, however far the others fall.
 
     >>> normalised(np.array([-5000.0, -5000.0]))
     array([0.5, 0.5])

@@ -180,8 +180,7 @@ class POFMKLRegressor(_LocalLearner, base.MiniBatchRegressor):  # type: ignore[m
     rate depends on the unit of the squared target.
 
     A missing feature counts as 0. A feature that first appears in a later sample gets its own frequencies
-    then. A
-    feature that appears only in a prediction is ignored.
+    then. A feature that appears only in a prediction is ignored.
 
     Parameters
     ----------
