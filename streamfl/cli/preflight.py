@@ -195,6 +195,12 @@ def _other_number(configured: Configured, spec: TopicSpec, needed: int, found: i
     """What to do about a topic with another number of partitions, without losing its records."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
+    if found > needed and channels.dealt is None and not spec.users:
+        return (
+            "if nothing was learnt yet, delete this topic and create it again. Otherwise use another "
+            "federation.name at every member: Kafka removes no partitions, and this role's state cannot "
+            "follow more of them"
+        )
     if found > needed:
         return "give the other as many, or delete this topic and create it again if nothing in it is needed"
     if spec.name not in channels.own_changelogs.values():
