@@ -28,10 +28,10 @@ from streamfl.kernels import (
     Kernel,
     Loss,
     frequencies,
-    normalised,
     paper_dictionary,
     random_features,
 )
+from streamfl.pofmkl.learning.log_weights import normalised
 
 __all__ = ["POFMKLClassifier", "POFMKLRegressor"]
 

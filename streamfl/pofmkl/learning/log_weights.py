@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bin_probabilities", "bins", "heaviest_first", "normalised"]
+__all__ = ["bin_probabilities", "heaviest_first", "normalised"]
 
 
 def normalised(log_weights: NDArray[Any]) -> NDArray[np.float64]:
@@ -35,19 +35,6 @@ def heaviest_first(log_weights: NDArray[Any]) -> NDArray[np.intp]:
     array([1, 0, 2])
     """
     return np.argsort(np.negative(log_weights), axis=-1, kind="stable")
-
-
-def bins(order: NDArray[Any], kernels_per_bin: int) -> list[NDArray[Any]]:
-    """Cut an order of kernels into bins of ``kernels_per_bin``, the last may be shorter   (POF-MKL, Algorithm
-    1).
-
-    Parameters: order (kernels,), heaviest first. Returns the kernel numbers of each of the
-    ceil(kernels / kernels_per_bin) bins.
-
-    >>> [held.tolist() for held in bins(np.array([4, 2, 0, 1, 3]), 2)]
-    [[4, 2], [0, 1], [3]]
-    """
-    return [order[start : start + kernels_per_bin] for start in range(0, len(order), kernels_per_bin)]
 
 
 def bin_probabilities(
