@@ -9,7 +9,8 @@ from dataclasses import replace
 from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured
-from streamfl.contract.role import Channels, Received, Record, Rejection, Role, Send, receive_at_once
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import Received, Record, Rejection, Role, Send, receive_at_once
 from streamfl.terminal.words import counted
 
 __all__ = ["look_at_replies", "read_on"]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
-from streamfl.contract.role import Input
+from streamfl.contract.channels import Input
 from streamfl.runtime.bus import Moved, TopicPartition
 
 __all__ = ["InputTopics", "Unread", "is_fact", "of_users", "unread_of"]

@@ -13,7 +13,7 @@ import pytest
 from clock import Clock
 from counting import CHANNELS, TOPICS, CountingRole, bus_of, counting_worker, number
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime import cluster_watch
 from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Subscription, TopicPartition
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
