@@ -3,6 +3,7 @@ settings have changed."""
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class RememberedSettings:
     The record is written with a partition's first commit, and at once if it is out of date: others may read
     it, because a changelog may also be a table. Every changelog has its own record. While the role has no
     state the record binds nothing, so that a mistaken setting with which everything was refused can be
-    corrected. more: further headers of the record. begins: where the partitions of a topic begin.
+    corrected. more: further headers of the record. offsets: as of a bus.
     """
 
     def __init__(
@@ -139,11 +140,11 @@ class RememberedSettings:
         channels: Channels,
         group: str,
         more: Callable[[], Headers],
-        begins: Callable[[str], Mapping[int, int]],
+        offsets: Callable[[str, float], Mapping[int, int]],
     ) -> None:
         self._state_settings = state_settings
         self._more = more
-        self._begins = begins
+        self._offsets = offsets
         self._channels = channels
         self._changelogs = tuple(channels.own_changelogs.values()) if state_settings else ()
         self._group = group
@@ -173,7 +174,7 @@ class RememberedSettings:
         held = self._partitions[partition]
         held.begun |= begun
         if record is None:
-            if binds and self._state_settings and (begin := self._begins(topic)[partition]) > 0:
+            if binds and self._state_settings and (begin := self._offsets(topic, -math.inf)[partition]) > 0:
                 raise ConfigurationError(
                     deleted_beginning(topic, partition, begin, self._channels, self._group)
                 )

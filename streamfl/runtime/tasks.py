@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
@@ -62,11 +61,7 @@ class Tasks:
         self._bus = bus
         self.dealing = Dealing(channels, bus, subscription.group)
         self._settings = RememberedSettings(
-            state_settings,
-            channels,
-            subscription.group,
-            self.dealing.headers,
-            begins=partial(bus.offsets, at=-math.inf),
+            state_settings, channels, subscription.group, self.dealing.headers, bus.offsets
         )
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
