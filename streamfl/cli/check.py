@@ -31,7 +31,7 @@ from streamfl.cli.rekey import rekeyings
 from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.contract.role import ConfigurationError
 from streamfl.identity import Member, load_identity
-from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
+from streamfl.runtime.bus import Bus, BusUnavailable, TopicState, Unreadable
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.rights import Guarded
 from streamfl.terminal.console import (
@@ -47,6 +47,9 @@ from streamfl.terminal.progress import progress
 from streamfl.terminal.words import counted
 
 __all__ = ["check"]
+
+# Restoring takes seconds or minutes; Kafka's default is a day.
+LEAST_TOMBSTONE_SECONDS = 3_600
 
 
 def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> None:
@@ -138,7 +141,24 @@ def _topics(configured: Configured, bus: Bus) -> list[Finding]:
         state = found.state
         detail = found.problem or (counted(state.partitions, "partition") if state else "")
         findings.append(Finding(f"topic {found.spec.name}", found.problem is None, detail, found.remedy))
+        if found.spec.compacted and state is not None:
+            findings += _tombstones(state)
     return findings
+
+
+def _tombstones(state: TopicState) -> Iterator[Finding]:
+    """Whether compaction may delete a tombstone while a worker reads the topic from its beginning: if it read
+    the key's value before, the key would be back."""
+    kept = state.options.get("delete.retention.ms", "")
+    if kept.isdigit() and int(kept) < 1000 * LEAST_TOMBSTONE_SECONDS:
+        yield Finding(
+            f"tombstones of {state.name}",
+            True,
+            f"delete.retention.ms={kept}: a worker that restores state from this topic for longer may take "
+            "back what was deleted there, such as a sample that was predicted already",
+            "set delete.retention.ms=86400000 on the topic",
+            warns=True,
+        )
 
 
 def _rights(configured: Configured, bus: Bus) -> list[Finding]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from streamfl.cli.check_replies import look_at_replies, read_on
 from streamfl.cli.check_shape import look_at_join, look_at_shape, look_at_units, spread
 from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.findings import Finding
@@ -20,10 +21,7 @@ from streamfl.contract.role import (
     NotYetReadable,
     Received,
     Record,
-    Rejection,
     Role,
-    Send,
-    receive_at_once,
 )
 from streamfl.records.formats import format_of
 from streamfl.records.keys import KeySection, binary_hint
@@ -31,6 +29,7 @@ from streamfl.records.labels import Label
 from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.runtime.bus import Bus, TopicState, Unreadable
+from streamfl.runtime.input_topics import of_users
 from streamfl.terminal.printable import utc_time
 from streamfl.terminal.words import counted
 
@@ -39,7 +38,6 @@ __all__ = ["CannotBegin", "look_at_inputs"]
 SAMPLE_RECORDS = 10
 EXAMPLES = 3
 DAY = 86_400.0
-LONGEST_EXAMPLE = 200
 ASK_THE_REGISTRY = "see the section [registry], and the registry's own log"
 # Labels that take up less of samples.label_range than this are too small for it, from so many labels on.
 LEAST_SHARE, ENOUGH_LABELS = 1e-3, 20
@@ -70,7 +68,7 @@ def look_at_inputs(
             continue
         yield _decoded(configured, channel, source, records, batch, remembered)
         yield from _times(source.topic, state, records)
-        yield from _keys(configured, channel, records)
+        yield from _keys(configured, channel, records, remembered)
         if channel == "samples":
             yield from look_at_shape(configured, records)
             yield from look_at_units(configured, records)
@@ -79,7 +77,7 @@ def look_at_inputs(
     yield from look_at_join(configured, bus, channels)
     try:
         if batch:
-            yield from _would_produce(configured, role, channels, batch, remembered)
+            yield from look_at_replies(configured, role, channels, batch, remembered)
         elif remembered.nothing:
             role.open(0)
             role.receive([], time.time())
@@ -136,13 +134,14 @@ def _decoded(
     )
     detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
     check = f"records of {source.topic}"
-    if not wrong or awaited or (source.sender is None and not source.signed):
+    # Of a user's topic several wrong records may be a part of it that is always lost.
+    if not wrong or awaited or (of_users(source) and len(wrong) > 1):
         return Finding(check, not (wrong or awaited), detail, remedy if wrong or awaited else "")
-    # A peer's messages, which nobody corrects: what counts is how the peer writes now.
+    # What counts is how the topic is written now.
     latest = max(record.timestamp for record, _ in wrong)
     detail += f"; the last of them was written at {utc_time(latest)}"
     if _are_over([record for record, _ in wrong], records, remembered):
-        told = f"nothing: workers have read on; what they refused is in {configured.settings.dead_letters}"
+        told = read_on(configured)
         return Finding(check, True, f"{detail}, and later ones are readable", told, warns=True)
     return Finding(check, False, detail, f"{remedy}; this passes again once a later record is readable")
 
@@ -224,21 +223,25 @@ def _times(topic: str, state: TopicState, records: Sequence[Record]) -> Iterator
         yield Finding(f"retention of {topic} by time", True, detail, remedy, warns=True)
 
 
-def _keys(configured: Configured, channel: str, records: Sequence[Record]) -> Iterator[Finding]:
+def _keys(
+    configured: Configured, channel: str, records: Sequence[Record], remembered: ChangelogContents
+) -> Iterator[Finding]:
     """Whether keys that are read as text are binary numbers: low numbers are valid text too, others are
     not."""
     section = getattr(configured.settings, channel, None)
     named = getattr(section, "client", None) or getattr(section, "entity", None)
     if not isinstance(section, KeySection) or section.key != "text" or named:
         return
-    hints = [hint for record in records if (hint := binary_hint(record.key or b""))]
-    if hints:
-        detail = f"{len(hints)} of {counted(len(records), 'record')} have a key that is no text{hints[0]}"
+    binary = [record for record in records if binary_hint(record.key or b"")]
+    if binary:
+        hint = binary_hint(binary[0].key or b"")
+        over = len(binary) == 1 and _are_over(binary, records, remembered)
         yield Finding(
             f"keys of {section.topic}",
-            False,
-            detail,
-            f"say in [{channel}] how the key is written, or name a field",
+            over,
+            f"{len(binary)} of {counted(len(records), 'record')} have a key that is no text{hint}",
+            read_on(configured) if over else f"say in [{channel}] how the key is written, or name a field",
+            warns=over,
         )
 
 
@@ -295,59 +298,3 @@ def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
     decode = format_of(section).decoder(Any)
     contents = [decode(record.value or b"") for record in records[:SAMPLE_RECORDS]]
     return sorted({name for content in contents if isinstance(content, dict) for name in leaf_paths(content)})
-
-
-def _would_produce(
-    configured: Configured,
-    role: Role,
-    channels: Channels,
-    batch: Sequence[Received],
-    remembered: ChangelogContents,
-) -> Iterator[Finding]:
-    """Give these records to a role without state, and report what it would send and refuse."""
-
-    def taken(record: Record) -> bool:
-        """Whether the role has read the record before, perhaps under other settings."""
-        return record.offset < remembered.positions.get((record.topic, record.partition), 0)
-
-    users = {spec.name for spec in configured.kind.topics(configured.settings) if spec.users}
-    for partition in sorted({received.partition for received in batch}):
-        role.open(partition)
-    sent: dict[str, list[Send]] = {topic: [] for topic in channels.outputs.values()}
-    refused: dict[str, list[Rejection]] = {}
-    for reply in receive_at_once(role, batch, max(received.record.timestamp for received in batch)):
-        if isinstance(reply, Send):
-            sent[channels.outputs[reply.channel]].append(reply)
-        elif reply.received.record.topic in users or (
-            reply.error.reason == "configuration" and not taken(reply.received.record)
-        ):
-            # Other refusals of peers' messages depend on the state, which is not restored here.
-            refused.setdefault(reply.error.reason, []).append(reply)
-    for rejections in refused.values():
-        record = rejections[0].received.record
-        detail = (
-            f"{counted(len(rejections), 'record')} refused, the first "
-            f"{record.topic}-{record.partition}-{record.offset}: "
-        )
-        yield Finding("processing", False, detail + str(rejections[0].error), "see the sender of this record")
-    for notice in role.notices():
-        if not notice.of_records:
-            # The notice depends on the state too, which is not restored here.
-            continue
-        yield Finding(
-            notice.reason.replace("_", " "), False, notice.text, "correct the topic or the settings"
-        )
-    for topic, sends in sent.items():
-        detail = f"{counted(len(sends), 'record')} from these"
-        if sends:
-            detail += f", the first: {_example(sends[0].value)}"
-        yield Finding(f"would write to {topic}", True, detail)
-
-
-def _example(value: bytes) -> str:
-    if len(value) <= LONGEST_EXAMPLE:
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            pass
-    return f"{len(value)} bytes"

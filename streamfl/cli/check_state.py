@@ -17,7 +17,13 @@ from streamfl.contract.role import BadRecord, ConfigurationError, Received, Reco
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.dealing import Dealing, added, dealt_over
 from streamfl.runtime.input_topics import InputTopics, is_fact, unread_of
-from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
+from streamfl.runtime.remembered_settings import (
+    deleted_beginning,
+    differences,
+    is_settings,
+    refusal,
+    ways_to_begin_anew,
+)
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.state.table import StateTable
 from streamfl.terminal.words import counted
@@ -145,6 +151,17 @@ def look_at_offsets(
             f"as the state has them, of {counted(len(remembered.positions), 'partition')}",
         )
         return
+    if not offsets.keys() & remembered.positions.keys():
+        # Kafka keeps them for a week.
+        yield Finding(
+            f"offsets of {group}",
+            True,
+            "none: the cluster forgets them after offsets.retention.minutes without a worker, or they were "
+            "deleted. Workers continue from the state",
+            f"nothing; to read again from the beginning, start over: {ways_to_begin_anew(channels, group)}",
+            warns=True,
+        )
+        return
     more = f"; and {counted(len(others) - EXAMPLES, 'partition')} more" if len(others) > EXAMPLES else ""
     yield Finding(
         f"offsets of {group}",
@@ -202,10 +219,15 @@ def _judged(
     limit: str,
 ) -> Finding:
     check = f"state in {topic}"
-    if not begun:
-        return Finding(check, True, f"none yet{limit}")
     settings = configured.settings
     state_settings = configured.kind.state_settings(settings)
+    if state_settings and not limit and topic in _bound(channels):
+        for partition, begin in sorted(bus.offsets(topic, -math.inf).items()):
+            if begin > 0 and partition not in records:
+                text = deleted_beginning(topic, partition, begin, channels, settings.group)
+                return Finding(check, False, text, "put a copy of the topic back, or start over")
+    if not begun:
+        return Finding(check, True, f"none yet{limit}")
     inputs = bus.describe([source.topic for source in channels.inputs.values()])
     partitions = max((state.partitions for state in inputs.values()), default=0)
     # By text, because a value may be a table, which has no hash.
@@ -231,6 +253,12 @@ def _judged(
     if taken_over:
         detail += f"; would stay in use although {'; '.join(taken_over)}"
     return Finding(check, True, detail)
+
+
+def _bound(channels: Channels) -> set[str]:
+    """The changelogs that this role alone writes, and that begin with a record of settings."""
+    without = {*channels.published, *channels.lasting}
+    return {topic for channel, topic in channels.own_changelogs.items() if channel not in without}
 
 
 def _read(

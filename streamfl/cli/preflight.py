@@ -155,7 +155,10 @@ def _judge(
         return "does not exist", f"streamfl topics {configured.path} --create"
     if state.error is not None:
         return state.error, "ask the cluster's administrator for the right"
-    if partitions is not None and state.partitions != partitions:
+    changelogs = _unshared_changelogs(configured)
+    # Kafka removes no partitions. Those that a state topic has beyond its input's stay empty.
+    unused = spec.name in changelogs and partitions is not None and state.partitions > partitions
+    if partitions is not None and state.partitions != partitions and not unused:
         like = configured.kind.partitioned_like(configured.settings).get(spec.name)
         reason = f"as {like} has" if like else spec.reason
         needed = f"{partitions} {'is' if partitions == 1 else 'are'} needed"
@@ -181,10 +184,23 @@ def _judge(
     return None, ""
 
 
+def _unshared_changelogs(configured: Configured) -> set[str]:
+    """The changelogs that this role alone reads."""
+    channels = configured.kind.channels(configured.settings)
+    own = channels.own_changelogs.items()
+    return {topic for channel, topic in own if channel not in channels.published}
+
+
 def _other_number(configured: Configured, spec: TopicSpec, needed: int, found: int) -> str:
     """What to do about a topic with another number of partitions, without losing its records."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
+    if found > needed and channels.dealt is None and not spec.users:
+        return (
+            "if nothing was learnt yet, delete this topic and create it again. Otherwise use another "
+            "federation.name at every member: Kafka removes no partitions, and this role's state cannot "
+            "follow more of them"
+        )
     if found > needed:
         return "give the other as many, or delete this topic and create it again if nothing in it is needed"
     if spec.name not in channels.own_changelogs.values():

@@ -23,6 +23,7 @@ from streamfl.runtime.garbage import long_lived_set_aside
 from streamfl.runtime.health import Watchdog
 from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.identity_watch import IdentityWatch
+from streamfl.runtime.input_topics import of_users
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
 from streamfl.runtime.open_transactions import OpenTransactions
@@ -135,7 +136,10 @@ def _watch(
         settings.bus.connect_timeout_seconds,
         lag=worker.lag,
         transactions=OpenTransactions(bus, read, time.monotonic),
-        grown=lambda before, now: added(topics[0], before, now, channels, settings.group),
+        # Peers name the partition that they write to, so that further ones of their topics stay empty.
+        inputs=[topics[0], *(source.topic for source in channels.inputs.values() if of_users(source))],
+        grown=lambda topic, before, now: added(topic, before, now, channels, settings.group),
+        changelogs=[*channels.changelogs.values()],
     )
     watch.start()
     held.callback(watch.close)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from streamfl.contract.channels import Channels
 from streamfl.runtime.bus import HOW_TO_CREATE, Bus, BusUnavailable
@@ -50,7 +50,9 @@ class ClusterWatch:
     lag: is updated at each look; None: no lag is measured.
     transactions: looks for open transactions that hold back the worker's inputs; None: they are not looked
     for.
-    grown: makes the operator's text when inputs get more partitions, from the old and the new number.
+    inputs: those of the topics whose further partitions would be missed; none: the first of them.
+    grown: makes the operator's text when one of these gets more partitions, from its name and both numbers.
+    changelogs: those of the topics whose records only compaction may delete.
     """
 
     def __init__(
@@ -64,7 +66,11 @@ class ClusterWatch:
         clock: Callable[[], float] = time.monotonic,
         lag: Lag | None = None,
         transactions: OpenTransactions | None = None,
-        grown: Callable[[int, int], str] = "it had {} partitions when this worker started, and has {}".format,
+        inputs: Collection[str] = (),
+        grown: Callable[
+            [str, int, int], str
+        ] = "topic {!r} had {} partitions when this worker started, and has {}".format,
+        changelogs: Collection[str] = (),
     ) -> None:
         self._bus = bus
         self._topics = list(topics)
@@ -76,7 +82,9 @@ class ClusterWatch:
         self._lag = lag
         self._transactions = transactions
         self._grown = grown
-        self._partitions = 0
+        self._changelogs = changelogs
+        self._inputs = inputs or self._topics[:1]
+        self._partitions: dict[str, int] = {}
         self._identities: dict[str, str] = {}
         self._missing_since: float | None = None
         self._failed = ""
@@ -122,16 +130,25 @@ class ClusterWatch:
             return self._lose(text) if now - self._missing_since >= self._patience_seconds else True
         self._missing_since = None
         # A right that was taken away may be given back; no restart is needed then.
-        hidden = [
+        wrong = [
             f"topic {name!r}: {state.error}"
             for name, state in states.items()
             if state.error and not state.partitions
         ]
-        self._health.note("topics", "; ".join(hidden) or None)
+        # What is deleted is missed only at the next restoring.
+        wrong += [
+            f"topic {name!r} has cleanup.policy={kept}, so that the cluster deletes state: set "
+            "cleanup.policy=compact on it"
+            for name in self._changelogs
+            if "delete" in (kept := states[name].options.get("cleanup.policy", ""))
+        ]
+        self._health.note("topics", "; ".join(wrong) or None)
+        for name in self._inputs:
+            now = states[name].partitions
+            before = self._partitions[name] = self._partitions.get(name) or now
+            if now > before:
+                return self._lose(self._grown(name, before, now))
         partitions = states[self._topics[0]].partitions
-        self._partitions = self._partitions or partitions
-        if partitions > self._partitions:
-            return self._lose(self._grown(self._partitions, partitions))
         members = self._bus.members(self._group) if self._health.without_partitions else 0
         told = (
             f"its group has {members} workers for {partitions} partitions, and other workers have all of them"

@@ -3,8 +3,9 @@ settings have changed."""
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from streamfl.contract.channels import Channels
@@ -21,6 +22,7 @@ from streamfl.state.state_settings import (
 
 __all__ = [
     "RememberedSettings",
+    "deleted_beginning",
     "differences",
     "is_settings",
     "refusal",
@@ -77,6 +79,18 @@ def refusal(
     )
 
 
+def deleted_beginning(topic: str, partition: int, begin: int, channels: Channels, group: str) -> str:
+    """Why a changelog without a record of settings that begins at ``begin`` cannot be used, and the ways out.
+
+    A state begins with that record, and compaction leaves it and the log's beginning."""
+    return (
+        f"topic {topic}, partition {partition}: the records before offset {begin} were deleted, by a "
+        "cleanup.policy with delete, or by hand, and the state in them is lost. Nothing was changed. "
+        f"Set cleanup.policy=compact on {topic}; then put a copy of the topic back; or start over: "
+        f"{ways_to_begin_anew(channels, group)}."
+    )
+
+
 def ways_to_begin_anew(channels: Channels, group: str) -> str:
     """What an operator does so that a role forgets its state, and reads all inputs again."""
     if not channels.begins_anew:
@@ -117,7 +131,7 @@ class RememberedSettings:
     The record is written with a partition's first commit, and at once if it is out of date: others may read
     it, because a changelog may also be a table. Every changelog has its own record. While the role has no
     state the record binds nothing, so that a mistaken setting with which everything was refused can be
-    corrected. more: further headers of the record.
+    corrected. more: further headers of the record. offsets: as of a bus.
     """
 
     def __init__(
@@ -126,9 +140,11 @@ class RememberedSettings:
         channels: Channels,
         group: str,
         more: Callable[[], Headers],
+        offsets: Callable[[str, float], Mapping[int, int]],
     ) -> None:
         self._state_settings = state_settings
         self._more = more
+        self._offsets = offsets
         self._channels = channels
         self._changelogs = tuple(channels.own_changelogs.values()) if state_settings else ()
         self._group = group
@@ -153,11 +169,15 @@ class RememberedSettings:
         state: whether it has any of the role's state.
         binds: whether this role alone may write there. In other changelogs a wrong record is only replaced.
 
-        ConfigurationError if the role's state does not fit these settings.
+        ConfigurationError if the role's state does not fit these settings, or its beginning was deleted.
         """
         held = self._partitions[partition]
         held.begun |= begun
         if record is None:
+            if binds and self._state_settings and (begin := self._offsets(topic, -math.inf)[partition]) > 0:
+                raise ConfigurationError(
+                    deleted_beginning(topic, partition, begin, self._channels, self._group)
+                )
             if binds and state and self._state_settings:
                 text = (
                     "the release that wrote this state did not store its settings: the state is used with "

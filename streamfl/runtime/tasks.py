@@ -61,7 +61,7 @@ class Tasks:
         self._bus = bus
         self.dealing = Dealing(channels, bus, subscription.group)
         self._settings = RememberedSettings(
-            state_settings, channels, subscription.group, self.dealing.headers
+            state_settings, channels, subscription.group, self.dealing.headers, bus.offsets
         )
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic

@@ -13,6 +13,7 @@ import pytest
 from clock import Clock
 from counting import CHANNELS, TOPICS, CountingRole, bus_of, counting_worker, number
 
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime import cluster_watch
 from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Subscription, TopicPartition
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
@@ -50,6 +51,44 @@ def delete(bus: MemoryBus | SqliteBus, topic: str) -> None:
 
 def watch(bus: Bus, health: Health, clock: Clock, lost: list[str]) -> ClusterWatch:
     return ClusterWatch(bus, TOPIC_NAMES, "counters", health, lost.append, patience_seconds=30.0, clock=clock)
+
+
+def test_partitions_that_any_input_of_a_user_gets_end_the_worker(clock: Clock) -> None:
+    """Protects labels in new partitions of their topic: the group assigns partitions of the first input, and
+    a worker that looked at that one alone was ready and read none of them."""
+    bus = MemoryBus()
+    for name in ("samples", "labels", "of a peer"):
+        bus.create([TopicSpec(name, 2, compacted=False)])
+    health, lost = Health(clock=clock), list[str]()
+    topics, inputs = ["samples", "labels", "of a peer"], ["samples", "labels"]
+    watching = ClusterWatch(bus, topics, "counters", health, lost.append, clock=clock, inputs=inputs)
+    for name in ("of a peer", "labels"):
+        assert watching.look()
+        del bus._topics[name]
+        bus.create([TopicSpec(name, 4, compacted=False)])
+        # It is the same topic, and not another one under its name.
+        watching._identities.clear()
+    assert not watching.look()
+    assert lost == ["topic 'labels' had 2 partitions when this worker started, and has 4"]
+
+
+def test_a_changelog_that_loses_records_is_red(clock: Clock) -> None:
+    """Protects state whose topic an operator changed while the worker ran: it was ready while the cluster
+    deleted its state, and the next start refused to begin."""
+    options = {"cleanup.policy": "compact"}
+    bus = MemoryBus()
+    bus.create(
+        [TopicSpec("input", 1, compacted=False), TopicSpec("state", 1, compacted=True, options=options)]
+    )
+    health, lost = Health(clock=clock), list[str]()
+    watching = ClusterWatch(
+        bus, ["input", "state"], "counters", health, lost.append, clock=clock, changelogs=["state"]
+    )
+    for policy in ("compact", "compact,delete", "delete", "compact"):
+        options["cleanup.policy"] = policy
+        assert watching.look()
+        assert ("set cleanup.policy=compact" in health.reasons.get("topics", "")) is (policy != "compact")
+    assert lost == []
 
 
 def until_settled(*workers: Worker) -> None:

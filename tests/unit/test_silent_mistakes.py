@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -244,10 +245,12 @@ def test_what_may_change_is_taken_over_and_said(plant: Plant, caplog: Logs) -> N
 
 
 def without_settings(bus: MemoryBus) -> None:
-    """The changelogs as the previous release would have left them."""
+    """The changelogs as a release that stored no settings would have left them."""
     for topic in bus._topics.values():
         for log in topic.partitions:
-            log._records = [record for record in log._records if record.key != STATE_SETTINGS_KEY]
+            left = [record for record in log._records if record.key != STATE_SETTINGS_KEY]
+            # The first record of the log is there, whatever its key.
+            log._records = [structs.replace(one, offset=log.begin) for one in left[:1]] + left[1:]
 
 
 def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Logs) -> None:
@@ -270,6 +273,35 @@ def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Log
         assert told in caplog.text
     plant.change("seed = 7", "seed = 8")
     assert "federation.seed was 7, is 8" in plant.check()[1]["state in plant.pofmkl-client.state"]
+
+
+@pytest.mark.parametrize("left", ["state", "positions", "nothing"])
+def test_state_whose_beginning_was_deleted_is_refused(plant: Plant, left: str) -> None:
+    """Protects a state that retention has shortened, after the policy was corrected: a worker took what was
+    left for the whole, was ready, and had forgotten clients."""
+    plant.run(60)
+    plant.start()
+    plant.stop()
+    for log in plant.bus._topics["plant.pofmkl-client.state"].partitions:
+        kept = {"state": log.begin + 3, "positions": log.end - 1, "nothing": log.end}[left]
+        log.drop(kept)
+    code, failed = plant.check()
+    assert code == 4
+    found = failed["state in plant.pofmkl-client.state"]
+    assert "were deleted" in found
+    worker = plant.start()
+    with pytest.raises(ConfigurationError, match="were deleted, by"):
+        plant.settle()
+    worker.close()
+    plant.workers = []
+    # The remedy that both name.
+    assert "streamfl reset CONFIG --all" in found
+    assert plant.command("reset", plant.folder / "pofmkl-client.toml", "--all")[0] == 0
+    assert plant.check() == (0, {})
+    plant.start()
+    plant.stop()
+    predicted = [json.loads(record.value or b"")["sample"] for record in plant.bus.read("plant.predictions")]
+    assert sorted(Counter(predicted).values()) == [2] * 60
 
 
 def test_as_long_as_nothing_is_remembered_settings_bind_nobody(plant: Plant) -> None:
@@ -548,6 +580,48 @@ def test_a_topic_that_is_not_keyed_by_client_is_told(plant: Plant, caplog: Logs)
     assert client.role.trouble is None
 
 
+def test_one_record_with_another_key_fails_a_check_until_it_was_read(plant: Plant) -> None:
+    """Protects a topic that is right but for one record: workers read on behind it and were ready, while
+    `check` failed for good, and called for another key of the whole topic."""
+    for number in range(60):
+        plant.sample(SITES[number % len(SITES)], number)
+    plant.sample("a", 60, key="b")
+    name = "not keyed by client"
+    assert plant.check()[0] == 4
+    assert name in plant.details
+    plant.start()
+    plant.stop()
+    assert plant.check() == (0, {})
+    assert "come in the partitions" in plant.details[name]
+    assert "only readings-" in plant.details[name]
+    # A second one is no stray any more.
+    plant.sample("b", 61, key="a")
+    plant.sample("c", 62, key="b")
+    plant.start()
+    plant.stop()
+    assert name in plant.check()[1]
+
+
+def test_one_record_of_a_user_that_was_refused_is_a_warning_behind_it(plant: Plant) -> None:
+    """The same for a record that cannot be read: it is a dead letter, and the topic goes on."""
+    for number in range(4):
+        plant.sample("a", number)
+    plant.bus.write([Outgoing("readings", b"a", b"no JSON")])
+    assert plant.check()[0] == 4
+    plant.start()
+    plant.stop()
+    # Nothing says yet how the topic goes on.
+    assert plant.check()[0] == 4
+    plant.sample("a", 5)
+    assert plant.check() == (0, {})
+    assert "5 of 6 records readable" in plant.details["records of readings"]
+    plant.bus.write([Outgoing("readings", b"a", b"no JSON")])
+    plant.sample("a", 6)
+    plant.start()
+    plant.stop()
+    assert "records of readings" in plant.check()[1]
+
+
 def with_labels(plant: Plant) -> None:
     plant.change('label = "y"\n', 'sample_id = "id"\n')
     plant.text += LABELS
@@ -656,6 +730,18 @@ def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -
     assert len(list(plant.bus.read("plant.predictions"))) == 12
 
 
+def test_group_offsets_that_kafka_forgot_are_a_warning(plant: Plant) -> None:
+    """Protects a pause of more than a week: workers continue from the state, and `check` failed."""
+    plant.run()
+    plant.bus._groups["plant.pofmkl-client"].committed = {}
+    assert plant.check() == (0, {})
+    assert "Workers continue from the state" in plant.details["offsets of plant.pofmkl-client"]
+    plant.start()
+    plant.stop()
+    assert plant.check() == (0, {})
+    assert len(list(plant.bus.read("plant.predictions"))) == 12
+
+
 def test_records_that_were_deleted_unread_are_told(plant: Plant, caplog: Logs) -> None:
     """Protects users who stopped the workers for too long: `check` reports the loss before the start, and
     both it and `inspect` after.
@@ -754,6 +840,35 @@ def test_times_by_which_retention_goes_wrong_are_told(plant: Plant) -> None:
     options["message.timestamp.type"] = "LogAppendTime"
     plant.check()
     assert "retention of readings by time" not in plant.details
+
+
+def test_a_state_topic_with_partitions_that_nothing_uses_goes_on(tmp_path: Path, command: Command) -> None:
+    """Protects from the remedy for partitions that were added to the wrong topic: Kafka removes none, and a
+    worker that was refused called for more partitions of its input, which its state could not follow."""
+    wide = Plant(tmp_path, command)
+    wide.bus.create([TopicSpec("plant.pofmkl-client.state", 5, compacted=True)])
+    wide.create()
+    wide.run()
+    assert wide.check() == (0, {})
+    assert {record.partition for record in wide.state()} <= {0, 1, 2}
+    wide.start()
+    wide.stop()
+    # Too few are still refused.
+    narrow = Plant(tmp_path, command)
+    narrow.url += "-narrow"
+    narrow.bus = MemoryBus.at(narrow.url)
+    narrow.bus.create([TopicSpec("plant.pofmkl-client.state", 2, compacted=True)])
+    narrow.create()
+    assert "topic plant.pofmkl-client.state" in narrow.check()[1]
+
+
+@pytest.mark.parametrize(("kept", "told"), [("0", True), ("3599999", True), ("3600000", False)])
+def test_tombstones_that_are_soon_deleted_are_told(plant: Plant, kept: str, told: bool) -> None:
+    """Protects a restore that compaction overtakes: the value of a key was read, its deletion is gone."""
+    topic = plant.bus._topics["plant.pofmkl-client.state"]
+    topic._spec = replace(topic._spec, options={"delete.retention.ms": kept})
+    assert plant.check() == (0, {})
+    assert ("tombstones of plant.pofmkl-client.state" in plant.details) is told
 
 
 def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant) -> None:

@@ -334,7 +334,7 @@ def test_a_worker_that_runs_says_that_partitions_were_added(tmp_path: Path) -> N
             plant.settings.group,
             worker.health,
             lost.append,
-            grown=lambda before, now: added("readings", before, now, channels, plant.settings.group),
+            grown=lambda topic, before, now: added(topic, before, now, channels, plant.settings.group),
         )
         assert watch.look()
         plant.grow()
