@@ -41,9 +41,11 @@ REMEDY = "run the release that wrote it, restore the topic from a copy, or start
 class ChangelogContents:
     """What the changelogs hold, without restoring it into a role.
 
-    nothing: the role would certainly begin without state. positions: the position in each partition of an
-    input. facts: what is remembered beside the positions.
-    whole: all changelogs were read to the end. refused: a finding says that no worker could restore them.
+    nothing: the role would certainly begin without state.
+    positions: the position in each partition of an input.
+    facts: what is remembered beside the positions.
+    whole: all changelogs were read to the end.
+    refused: a finding says that no worker could restore them.
     dealing: where clients' records belong; None: where they come.
     """
 

@@ -160,9 +160,10 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     """A long computation that the role asks for in place of a reply. The worker does it beside its loop.
 
     channel: the channel of the :class:`Received` that brings the result as its message, with ``key``; no
-    topic has this name. function: a pure function of a module. The same content gives the same result in any
-    process, so anything random in it has to follow from ``content``. It reports failures in its result; an
-    error that it raises ends the worker.
+    topic has this name.
+    function: a pure function of a module. The same content gives the same result in any process, so anything
+    random in it has to follow from ``content``. It reports failures in its result; an error that it raises
+    ends the worker.
 
     The next ``receive`` brings all results of this one together, in the order in which the role asked for
     them. It comes before any other message, and before the messages that led to the work are committed. So
@@ -195,7 +196,8 @@ class OperatorNotice(msgspec.Struct, frozen=True):
     """A notice for the operator's log. A role has no logger: the worker logs the first of each ``reason``,
     then a rate.
 
-    reason: one of a small fixed set. text: what happened, to whom, and what to do about it.
+    reason: one of a small fixed set.
+    text: what happened, to whom, and what to do about it.
     of_records: whether the notice follows from the records alone, without the role's state. ``streamfl
     check`` does not restore the state and shows only these.
     """
@@ -250,12 +252,16 @@ class Input:
     together (:class:`DecodesRuns`).
 
     makes_room: whether waiting messages in the role wait for these. Then this input is read even while a
-    partition is full. keyed_by: gives a name in a message. The message has to be in the bus's own partition
-    for this name as key. None: in any. sender: the peers that write the topic; None: the user writes it.
+    partition is full.
+    keyed_by: gives a name in a message. The message has to be in the bus's own partition for this name as
+    key. None: in any.
+    sender: the peers that write the topic; None: the user writes it.
     client: gives the client in whose name the role speaks because of a message.
     signed: where members have keys, each record, or the message it is a part of, has a signature that the
-    system itself checks. strict: decoders that each refuse what the role accepts silently, such as unreadable
-    values. `streamfl check` reports each of them that refuses all records."""
+    system itself checks.
+    strict: decoders that each refuse what the role accepts silently, such as unreadable values. `streamfl
+    check` reports each of them that refuses all records.
+    """
 
     topic: str
     decode: Decode
@@ -271,9 +277,11 @@ class Input:
 class TopicSpec:
     """A topic as the federation needs it. ``partitions`` None: any number will do.
 
-    options: settings that it must have (numbers: at least). preferred: settings that a topic made by streamfl
-    gets besides. users: the topic is the user's own, and streamfl does not judge its retention. caution: what
-    its readers learn beyond what its name says, for the administrator who grants the right to read it.
+    options: settings that it must have (numbers: at least).
+    preferred: settings that a topic made by streamfl gets besides.
+    users: the topic is the user's own, and streamfl does not judge its retention.
+    caution: what its readers learn beyond what its name says, for the administrator who grants the right to
+    read it.
     reason: why it needs this number of partitions.
     """
 
@@ -293,16 +301,21 @@ class Channels:
 
     inputs: streams that one consumer group shares, partition p of each to the same worker.
     tables: compacted topics that every worker reads whole, whatever partitions it was assigned.
-    outputs: topics that the role sends to. changelogs: compacted topics that restore partition p from
-    partition p. receivers: the peers that read an output; messages to them name their partition. party: the
-    party in whose name all messages are sent, if there is one. published: changelogs that peers read too, and
-    that others may therefore write to. The role gets all their records, in order, and tells its own from
-    others'. seals: where members have keys, headers for each record of an output. times: for outputs whose
-    records have another time than that of their writing: finds it, in seconds, in a record's headers. signed:
-    outputs that everybody may read and act on: where members have keys, each record is signed for all.
+    outputs: topics that the role sends to.
+    changelogs: compacted topics that restore partition p from partition p.
+    receivers: the peers that read an output; messages to them name their partition.
+    party: the party in whose name all messages are sent, if there is one.
+    published: changelogs that peers read too, and that others may therefore write to. The role gets all their
+    records, in order, and tells its own from others'.
+    seals: where members have keys, headers for each record of an output.
+    times: for outputs whose records have another time than that of their writing: finds it, in seconds, in a
+    record's headers.
+    signed: outputs that everybody may read and act on: where members have keys, each record is signed for
+    all.
     lasting: changelogs that outlive the federation, such as the spent part of a person's budget. Other
-    federations restore them under other settings. dealt: to which client each part of the state belongs, so
-    that it can move to more partitions. begins_anew: whether it may be deleted while peers keep theirs.
+    federations restore them under other settings.
+    dealt: to which client each part of the state belongs, so that it can move to more partitions.
+    begins_anew: whether the state may be deleted while peers keep theirs.
     """
 
     inputs: Mapping[str, Input]

@@ -1,9 +1,8 @@
 """The manifest of a learning system, and which systems are installed.
 
 A system is one folder: its roles, and its tools: simulation, dashboards, comparison. Nothing outside that
-folder
-knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any other
-package::
+folder knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any
+other package::
 
     [project.entry-points."streamfl.systems"]
     running-mean = "running_mean:SYSTEM"
@@ -68,10 +67,11 @@ class System:
     counter, if it stops.
     report: a :class:`streamfl.simulation.page.Reports`, for ``streamfl report``.
     readers: by the last part of a topic's name, such as "updates", a
-    :class:`streamfl.simulation.system_tools.Readers`. inspect: by role kind, a
-    :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's state. standings: by
-    role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers; left out:
-    what the role waits for before it learns, if it can say that.
+    :class:`streamfl.simulation.system_tools.Readers`.
+    inspect: by role kind, a :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's
+    state.
+    standings: by role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its
+    peers; left out: what the role waits for before it learns, if it can say that.
     exports: by name, the object that is exported as ``streamfl.NAME``.
     refusals, notices: the system's own reasons for refusing records and for notices in the log.
     :mod:`.refusals` has the common ones.

@@ -64,10 +64,12 @@ _encode = msgspec.msgpack.Encoder().encode
 class Limits:
     """Bounds of what may wait in a partition.
 
-    message_bytes: the largest whole message. messages: most incomplete messages at a time; when it is full
-    the oldest is forgotten. senders: most senders whose received numbers are remembered; when it is full the
-    sender whose last complete message is oldest is forgotten. seconds: from a message's first fragment until
-    it is forgotten. fragment_bytes: as in :func:`split`.
+    message_bytes: the largest whole message.
+    messages: most incomplete messages at a time; when it is full the oldest is forgotten.
+    senders: most senders whose received numbers are remembered; when it is full the sender whose last
+    complete message is oldest is forgotten.
+    seconds: from a message's first fragment until it is forgotten.
+    fragment_bytes: as in :func:`split`.
     """
 
     message_bytes: int

@@ -43,8 +43,9 @@ class ClusterWatch:
     group: the worker's consumer group.
     health: where trouble is noted.
     on_lost: called once, with a text for the operator, when a topic is missing for too long or was deleted
-    and made again. patience_seconds: how long a topic may be missing. A broker that has just started may not
-    know all topics yet.
+    and made again.
+    patience_seconds: how long a topic may be missing. A broker that has just started may not know all topics
+    yet.
     clock: seconds that never run backwards.
     lag: is updated at each look; None: no lag is measured.
     transactions: looks for open transactions that hold back the worker's inputs; None: they are not looked

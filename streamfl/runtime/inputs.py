@@ -39,8 +39,9 @@ TOPIC, PARTITION = attrgetter("topic"), attrgetter("partition")
 class Inputs:
     """The inputs and tables of a role.
 
-    dead_letter_topic: the topic for refused records of inputs. monotonic: the clock that says when to retry a
-    record that could not be read yet. channels: those of the inputs, by topic.
+    dead_letter_topic: the topic for refused records of inputs.
+    monotonic: the clock that says when to retry a record that could not be read yet.
+    channels: those of the inputs, by topic.
     """
 
     def __init__(

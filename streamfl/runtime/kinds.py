@@ -75,9 +75,10 @@ def build_worker(
 ) -> Worker:
     """A worker of the role that ``settings`` describe, on ``bus``.
 
-    clock: the role's time in seconds. monotonic, sleep: the clock and the sleep for the worker's own waiting.
-    pool: does the role's work; None: the loop does it. kind: None takes the kind of ``settings.role``;
-    another kind has no peers.
+    clock: the role's time in seconds.
+    monotonic, sleep: the clock and the sleep for the worker's own waiting.
+    pool: does the role's work; None: the loop does it.
+    kind: None takes the kind of ``settings.role``; another kind has no peers.
     traces: gets the spans of its steps.
     ConfigurationError if there is no such role or its settings do not fit together.
     """

@@ -42,7 +42,9 @@ def connect(url: str, options: Mapping[str, Any]) -> MemoryBus:
 class MemoryBus:
     """A new, empty cluster; :meth:`at` returns the one that the process shares under a URL.
 
-    clock: the time of its records. monotonic: the clock of a waiting poll. changed: wakes a waiting poll.
+    clock: the time of its records.
+    monotonic: the clock of a waiting poll.
+    changed: wakes a waiting poll.
 
     >>> bus = MemoryBus()
     >>> bus.create([TopicSpec("readings", 1, compacted=False)])

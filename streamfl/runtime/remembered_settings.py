@@ -147,9 +147,10 @@ class RememberedSettings:
     ) -> None:
         """Compare what a changelog has with the settings.
 
-        record: its record of settings. begun: whether it has any record. state: whether it has any of the
-        role's state. binds: whether this role alone may write there. In other changelogs a wrong record is
-        only replaced.
+        record: its record of settings.
+        begun: whether it has any record.
+        state: whether it has any of the role's state.
+        binds: whether this role alone may write there. In other changelogs a wrong record is only replaced.
 
         ConfigurationError if the role's state does not fit these settings.
         """

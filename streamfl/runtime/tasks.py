@@ -33,12 +33,13 @@ log = logger(__name__)
 class Tasks:
     """The role on each partition that a worker has.
 
-    positions: the offsets after the last records that the state reflects. topics: what else is remembered
-    about the inputs.
+    positions: the offsets after the last records that the state reflects.
+    topics: what else is remembered about the inputs.
 
     restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as
-    unavailable. monotonic, sleep: the clock and the sleep for waiting. state_settings: the settings that are
-    remembered beside the state.
+    unavailable.
+    monotonic, sleep: the clock and the sleep for waiting.
+    state_settings: the settings that are remembered beside the state.
     """
 
     def __init__(

@@ -108,7 +108,8 @@ class Result:
     notes: sentences beneath it.
     figures: the same for programs.
     predictions: by sample, in columns of equal length: "row" (of the data), "prediction" (in the label's own
-    unit) and others. arrays: for a traced run, what is needed to compute it again.
+    unit) and others.
+    arrays: for a traced run, what is needed to compute it again.
     """
 
     title: str

@@ -78,9 +78,12 @@ class Subject:
     bad: messages that it has to refuse wherever they come, each with the reason.
     repeatable: the channels on which it recognises a message that it has accepted before.
     paced: the outputs whose number of messages depends on the clock, such as those under a budget of bytes a
-    second. same: whether two values of a channel and key are equal up to rounding, one from a batch and one
-    from single messages. same_restored: the same for a role that stayed and one that was restored.
-    canonical: the state without differences that have no meaning. together: by channel, messages in a row as
+    second.
+    same: whether two values of a channel and key are equal up to rounding, one from a batch and one from
+    single messages.
+    same_restored: the same for a role that stayed and one that was restored.
+    canonical: the state without differences that have no meaning.
+    together: by channel, messages in a row as
         a decoder gives them together, such as in columns; a list on other channels.
 
     """

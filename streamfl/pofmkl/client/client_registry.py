@@ -224,8 +224,9 @@ class ClientRegistry:
     def longest_idle(self, at: float, busy: Callable[[Client], bool]) -> Client | None:
         """The client that has been idle for longest, and at least for the expiry; None if there is none.
 
-        at: the newest time of the new client's partition. busy: whether a client has waiting samples or
-        labels, or an open upload."""
+        at: the newest time of the new client's partition.
+        busy: whether a client has waiting samples or labels, or an open upload.
+        """
         longest, idle = None, self.expiry
         reached = max(at, *self._reached.values())
         for key, client in self._clients.items() if reached not in self._full else ():

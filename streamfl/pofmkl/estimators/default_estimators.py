@@ -17,13 +17,13 @@ from river import base
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
-from streamfl.kernels.log_weights import normalised
 from streamfl.learning.challengers import challenger
 from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl.config import BANDWIDTHS
 from streamfl.pofmkl.estimators.features import FeatureColumns, Sample, number_of, sample_of, shown
 from streamfl.pofmkl.estimators.lone_client import LoneClient
 from streamfl.pofmkl.estimators.tables import columns_like, name_of, numbers_or_labels, rows_of, values_like
+from streamfl.pofmkl.learning.log_weights import normalised
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
 
 __all__ = ["Classifier", "Regressor"]

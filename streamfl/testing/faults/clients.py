@@ -54,7 +54,8 @@ def _prediction(record: Record) -> PublishedPrediction:
 class ClientScenario(MembersScenario):
     """Clients that write samples. Every sample has to be predicted.
 
-    members_of: who takes part. settings: of any of them.
+    members_of: who takes part.
+    settings: of any of them.
     """
 
     members_of: ClientMembers[Any]

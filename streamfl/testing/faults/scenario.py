@@ -24,8 +24,10 @@ class MembersScenario:
     """A scenario of members and their processes. A subclass is a
     :class:`~streamfl.testing.faults.federation.Shape` when it has ``of`` and ``standing``.
 
-    workers: by member, its number of processes. partitions: of each topic that may have any number.
-    readings: what each producer writes. last: what is written after the final restart.
+    workers: by member, its number of processes.
+    partitions: of each topic that may have any number.
+    readings: what each producer writes.
+    last: what is written after the final restart.
     faulty_seconds: seconds from the beginning after which nothing fails.
     permanent_fault: the fault that stays, if any.
     """

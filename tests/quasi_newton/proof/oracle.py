@@ -38,7 +38,9 @@ Line = tuple[str, int, int]
 class Batches:
     """Entities that a training learnt from, in the order of its batches.
 
-    raw: by party, their raw columns, (rows, columns). signs: -1 and 1, (rows,). size: rows of each batch.
+    raw: by party, their raw columns, (rows, columns).
+    signs: -1 and 1, (rows,).
+    size: rows of each batch.
     """
 
     names: Sequence[str]
