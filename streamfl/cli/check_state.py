@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from streamfl.cli.findings import Finding
 from streamfl.cli.inspect import how_it_stands, taken_back
 from streamfl.cli.preflight import Configured
-from streamfl.contract.role import BadRecord, Channels, ConfigurationError, Received, Record, Rejection, Role
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import BadRecord, ConfigurationError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.dealing import Dealing, added, dealt_over
 from streamfl.runtime.input_topics import InputTopics, is_fact, unread_of

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streamfl.contract.channels import Channels, Decode, Input, Receiver, Sender, TopicSpec
 from streamfl.contract.dealt import Dealt
-from streamfl.contract.role import Channels, Decode, Headers, Input, Receiver, Sender, TopicSpec
+from streamfl.contract.role import Headers
 
 __all__ = ["USER", "Channel", "ChannelTable"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from streamfl.contract.role import Decode, Record
+from streamfl.contract.channels import Decode
+from streamfl.contract.role import Record
 from streamfl.encoding.wire import ROOM, VERSION, Codec, Count, Name, Version
 
 __all__ = ["DIGEST_BYTES", "FRAGMENT_BYTES", "MARK", "Fragment", "decoded_in_fragments", "digest_of", "split"]

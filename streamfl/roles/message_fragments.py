@@ -26,8 +26,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from streamfl.contract.channels import Decode
 from streamfl.contract.measurement import Counts, counter, gauge
-from streamfl.contract.role import BadRecord, Decode, Measurement, Received, Rejection, StateChange
+from streamfl.contract.role import BadRecord, Measurement, Received, Rejection, StateChange
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.encoding.wire import Count
 from streamfl.roles.fragment_encoding import DIGEST_BYTES, FRAGMENT_BYTES, Fragment, digest_of

@@ -11,11 +11,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from streamfl.contract.channels import Decode
 from streamfl.contract.measurement import Counts, counter
 from streamfl.contract.refusals import REFUSALS
 from streamfl.contract.role import (
     BadRecord,
-    Decode,
     Headers,
     Measurement,
     Received,

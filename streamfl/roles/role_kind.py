@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.channel_table import ChannelTable
-from streamfl.contract.role import Channels, Role, TopicSpec
+from streamfl.contract.channels import Channels, TopicSpec
+from streamfl.contract.role import Role
 from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 from streamfl.state.table import StateTable

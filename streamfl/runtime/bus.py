@@ -19,7 +19,8 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import msgspec
 
 from streamfl.configuration.urls import check_url, scheme_of
-from streamfl.contract.role import ConfigurationError, Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError, Record
 
 __all__ = [
     "HOW_TO_CREATE",

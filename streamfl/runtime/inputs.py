@@ -10,13 +10,11 @@ from operator import attrgetter, lt
 from typing import Any
 
 from streamfl.contract.batch import Run
+from streamfl.contract.channels import Channels, DecodesRuns, Input
 from streamfl.contract.role import (
     BadRecord,
-    Channels,
     ConfigurationError,
-    DecodesRuns,
     IgnoredRecord,
-    Input,
     NotYetReadable,
     OperatorNotice,
     Received,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.channels import Channels, TopicSpec
 from streamfl.contract.refusals import REFUSALS
-from streamfl.contract.role import Channels, TopicSpec
 from streamfl.contract.system import find_system, installed_systems, load
 from streamfl.identity import load_identity, sealed_channels
 from streamfl.roles.role_kind import RoleKind

@@ -14,7 +14,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from streamfl.contract.role import ConfigurationError, Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.assignment import changes, deal, partition_of
 from streamfl.runtime.bus import (
     CommitRefused,

@@ -7,7 +7,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from streamfl.contract.role import BadRecord, Channels, ConfigurationError, Headers, Record
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import BadRecord, ConfigurationError, Headers, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.log import logger
 from streamfl.state.state_settings import (

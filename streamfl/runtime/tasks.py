@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
 
-from streamfl.contract.role import BadRecord, Channels, ConfigurationError, Record, Role, StateChange
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import BadRecord, ConfigurationError, Record, Role, StateChange
 from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, with_checksum
 from streamfl.runtime.dealing import Dealing

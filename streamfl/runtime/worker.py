@@ -16,8 +16,9 @@ from itertools import groupby
 from typing import cast
 
 from streamfl.contract.batch import Batch
+from streamfl.contract.channels import Channels
 from streamfl.contract.measurement import Measurement
-from streamfl.contract.role import Channels, NotYetReadable, Received, Rejection, Role, Send, Work
+from streamfl.contract.role import NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
     Bus,

@@ -47,7 +47,10 @@ class FrameTable:
     table."""
 
     def __init__(self, frame: Any) -> None:
-        names = frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", None)
+        names = frame.keys() if isinstance(frame, Mapping) else None
+        # A LazyFrame of polars has columns and no length: it has no values before it is collected.
+        if names is None and hasattr(frame, "__len__"):
+            names = getattr(frame, "columns", None)
         if names is None:
             raise DataError(
                 "columns by name are expected, such as a DataFrame or a dictionary, not a "

@@ -8,16 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from streamfl.contract.role import (
-    Decode,
-    Received,
-    Record,
-    Rejection,
-    Role,
-    Send,
-    StateChange,
-    receive_at_once,
-)
+from streamfl.contract.channels import Decode
+from streamfl.contract.role import Received, Record, Rejection, Role, Send, StateChange, receive_at_once
 from streamfl.testing.extremes import Extreme
 
 __all__ = ["LONG", "Batch", "Place", "RoleRun", "Same", "State", "Subject", "Traffic", "answers", "equal"]

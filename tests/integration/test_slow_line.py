@@ -12,7 +12,8 @@ from contextlib import closing, suppress
 import pytest
 from broker import Broker
 
-from streamfl.runtime.bus import Outgoing, Subscription, TopicSpec, connect
+from streamfl.contract.channels import TopicSpec
+from streamfl.runtime.bus import Outgoing, Subscription, connect
 
 pytestmark = pytest.mark.broker
 

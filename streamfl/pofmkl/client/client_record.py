@@ -85,6 +85,7 @@ class ClientSnapshot:
     row: of the client in the learner.
     seen_at: the time of its latest sample, to within 5 seconds.
     silent_from: the time on the worker's clock from which a pause of its samples is unusual; None: not known.
+    labelled_at, unlabelled_from: the same of its labels; both None if none has come.
     waiting: how many of its samples, or labels of [labels], wait for the model.
     samples, labels: how many it has predicted and learnt.
     on_version_zero: those predicted before there was a model.
@@ -102,3 +103,5 @@ class ClientSnapshot:
     uploads_sent: int
     budget: tuple[float, float] | None
     silent_from: float | None
+    labelled_at: float | None
+    unlabelled_from: float | None

@@ -387,6 +387,8 @@ class ClientRegistry:
             uploads_sent=record.sequence,
             budget=None if bucket is None else (bucket.tokens, bucket.depth),
             silent_from=record.sample_rhythm.overdue_at,
+            labelled_at=None if record.label_rhythm.heard is None else record.label_rhythm.written,
+            unlabelled_from=record.label_rhythm.overdue_at,
         )
 
     def elsewhere(self, name: str) -> Sequence[int]:

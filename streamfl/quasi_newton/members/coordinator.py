@@ -222,8 +222,8 @@ class CoordinatorTask(PartsTask):
             return
         if message.run > self.run.number:
             raise BadRecord("implausible", f"run {message.run} has failed: nothing led to it")
-        others = [name for name in self.settings.federation.parties if name != party]
-        self._fail(f"{party!r} could not continue, see its log", others)
+        # The party itself too: without keys a stranger may have spoken in its name.
+        self._fail(f"{party!r} could not continue, see its log", self.settings.federation.parties)
 
     def _fail(self, text: str, told: Sequence[str]) -> None:
         """End the run as failed. told: the parties that do not know of the failure yet."""

@@ -368,7 +368,9 @@ class PartyTask(PartsTask):
         elif message.run > progress.run or not self.owed:
             raise BadRecord("implausible", f"training {message.run} has failed: nothing led to it")
         else:
-            self._end("another party could not continue, see its log")
+            # The coordinator hears of it too. Without keys a stranger may have said it, and all others would
+            # wait in this training for ever.
+            self.fail("another party could not continue, see its log")
 
     def _take_opened(self, opened: Opened) -> None:
         rounds = self.rounds

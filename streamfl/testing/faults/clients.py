@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import federation_topics, find_kind

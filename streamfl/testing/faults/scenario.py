@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Self
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.kinds import federation_topics, find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.testing.faults.fault_rates import Rates
