@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from streamfl.runtime.bus import Polled, Step, TopicPartition
@@ -11,6 +12,10 @@ from streamfl_connectors.reading import Logs
 from streamfl_connectors.silence import Silence
 
 __all__ = ["GroupMember"]
+
+# Shorter than any session that a broker allows by default. After it the group may have gone on without this
+# member.
+STANDSTILL_SECONDS = 5.0
 
 
 class GroupMember:
@@ -30,6 +35,23 @@ class GroupMember:
         # The group's metadata of which the cluster accepts offsets; None: of no generation.
         self.group: Any = None
         self._silence = Silence(logs)
+        self._stood_still = False
+        self._went_on = time.monotonic()
+
+    def went_on(self) -> None:
+        """Note whether the worker stood still. A process that was stopped learns it only by the clock."""
+        now = time.monotonic()
+        self._stood_still = self._stood_still or now - self._went_on > STANDSTILL_SECONDS
+        self._went_on = now
+
+    def make_sure(self, commit: Callable[[Mapping[TopicPartition, int]], None]) -> None:
+        """Before something is written without a transaction: if the worker stood still, have ``commit``
+        commit an offset that changes nothing. The cluster refuses it if the group has gone on without this
+        member; it would not refuse the records."""
+        self.went_on()
+        if self._stood_still and (known := self.fence(Step())):
+            commit(known)
+        self._stood_still = False
 
     def may_commit(self, places: Iterable[TopicPartition]) -> bool:
         """Whether the member may commit offsets of these partitions, as far as it knows."""

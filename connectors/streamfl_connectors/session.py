@@ -66,6 +66,9 @@ class Membership(Protocol):
         """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still
         has."""
 
+    def went_on(self) -> None:
+        """Note that the worker goes on, and whether it stood still before."""
+
     def may_commit(self, places: Iterable[TopicPartition]) -> bool:
         """Whether the member may commit offsets of these partitions, as far as it knows."""
 
@@ -160,6 +163,8 @@ class KafkaSession(Generic[Member]):
                 member.reported = told_before
             self._refused = True
             raise
+        if member is not None:
+            member.went_on()
         self._attended = time.monotonic()
         return polled
 
@@ -181,6 +186,7 @@ class KafkaSession(Generic[Member]):
         """Take part in the group, if the last time is a while ago: many short restores are a long one."""
         if self.member is not None and time.monotonic() - self._attended > ATTENDING_SECONDS:
             self.member.attend()
+            self.member.went_on()
             self._attended = time.monotonic()
 
     def committed(self, topic: str, partition: int) -> int | None:

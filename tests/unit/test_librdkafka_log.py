@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from streamfl_connectors.librdkafka.log import LOG
+from streamfl_connectors.librdkafka.log import LOG, EndTxnAnswers
 from streamfl_connectors.outage_log import ONE_LINE, OneLine
 
 HARMLESS = [
@@ -59,3 +59,18 @@ def test_a_broker_that_hangs_is_not_said_to_be_too_old(caplog: pytest.LogCapture
         "FAIL [rdkafka#consumer-5] host/bootstrap: ApiVersionRequest failed: Local: Timed out "
         "(after 10038ms in state APIVERSION_QUERY)"
     ]
+
+
+def test_a_producer_that_fails_for_good_is_not_critical(caplog: pytest.LogCaptureFixture) -> None:
+    """Protects whoever is called up by critical lines: the connector replaces such a producer, and one that
+    was replaced fails as soon as its line to the broker is back."""
+    heard = EndTxnAnswers()
+    heard.log(
+        logging.CRITICAL,
+        "%s [%s] %s",
+        "FATAL",
+        "rdkafka#producer-6",
+        "Fatal error: fenced by a newer instance",
+    )
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert heard.fatal == "Fatal error: fenced by a newer instance"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from kafka import KafkaProducer
@@ -133,6 +134,8 @@ class KafkaCommits:
         producer = self._ready()
         try:
             for records in (step.outputs, step.changelog):
+                if member is not None:
+                    member.make_sure(partial(member.commit, timeout=self._cluster.write_timeout))
                 publish(producer, records, limits, self._cluster.write_timeout)
         except BaseException:
             self._replace(producer)

@@ -43,7 +43,8 @@ class KafkaMembership(GroupMember):
         self._patience = cluster.connect_timeout
         self._logs = logs
         self._expelled = False
-        # Numbers that the next poll begins; and the partitions of them that the caller has sought.
+        # Numbers that the next poll begins; and the partitions of them that the caller has sought, or that
+        # have begun. Over a slow line each partition of a number begins in a poll of its own.
         self._opening: set[int] = set()
         self._sought: set[TopicPartition] = set()
         # Partitions where the next record was gone, and its offset.
@@ -88,7 +89,8 @@ class KafkaMembership(GroupMember):
             if time.monotonic() > deadline:
                 break
         self._sought = {place for place in self._sought if place[1] in self._opening}
-        self.beginnings.check(self._opening)
+        waiting = {(one.topic, one.partition) for one in owned if one.partition in self._opening}
+        self.beginnings.check(waiting - self._sought)
 
     def poll(self, polled: Polled, timeout: float, most: int) -> None:
         """Add to ``polled`` the records that came and the partitions that were assigned or revoked."""
@@ -334,6 +336,7 @@ class KafkaMembership(GroupMember):
         if position is None:
             return False
         self.positions.begin(place, position)
+        self._sought.add(place)
         return True
 
     def _apply_pauses(self) -> None:

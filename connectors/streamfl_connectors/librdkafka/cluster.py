@@ -69,15 +69,18 @@ class LibrdkafkaCluster:
         """
         client: Consumer = self.make(Consumer, **{"group.id": "streamfl-reader"})
         deadline = time.monotonic() + self.connect_timeout
+        patience = ASK_SECONDS
         failure: KafkaException | None = None
         try:
             while failure is None or time.monotonic() < deadline:
                 try:
                     # Metadata of one topic, which need not exist: a large cluster has thousands.
-                    client.list_topics(ANY_TOPIC, timeout=ASK_SECONDS)
+                    client.list_topics(ANY_TOPIC, timeout=patience)
                     return
                 except KafkaException as raised:
                     failure = raised
+                # Each question is a new one: over a slow line a short patience would never hear an answer.
+                patience = min(2 * patience, max(ASK_SECONDS, deadline - time.monotonic()))
                 # The library reports causes within this call.
                 client.poll(0)
                 for cause in list(self._causes):

@@ -147,6 +147,8 @@ class LibrdkafkaCommits:
         try:
             with translated("writing", self._group, limits):
                 for records in (step.outputs, step.changelog):
+                    if member is not None:
+                        member.make_sure(member.commit)
                     writer.send(records, self._cluster.write_timeout)
                     writer.settle(self._cluster.write_timeout)
         except BaseException:

@@ -70,7 +70,9 @@ class EndTxnAnswers:
         if arguments and arguments[0] == "ENDTXN":
             found = re.search(r"EndTxn returned (\w+)", arguments[-1])
             self._heard.append(found[1] if found else arguments[-1])
-        LOG.log(level, text, *arguments)
+        # Nothing is critical: a producer that fails for good is replaced, and one that was replaced may fail
+        # minutes later. The worker says so if it cannot go on.
+        LOG.log(min(level, logging.WARNING), text, *arguments)
 
     def only_success(self) -> bool:
         """Whether exactly one EndTxn was sent since the last call, and answered with success. Poll the

@@ -34,6 +34,9 @@ GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION)
 # How often a member looks whether certificate or key were renewed.
 TLS_SECONDS = 5.0
 
+# How long an answer about committed offsets is waited for: the longer, the longer none has come.
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.3, 2.4
+
 # Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), unless
 # committed anew.
 REFRESH_SECONDS = 3600.0
@@ -61,6 +64,7 @@ class LibrdkafkaMembership(GroupMember):
         self._active: set[Place] = set()
         self._halted: set[Place] = set()
         self._refreshed = float("-inf")
+        self._answer_seconds = SHORTEST_SECONDS
         self._unreadable: Unreadable | None = None
         self.consumer: Consumer = cluster.make(
             Consumer,
@@ -284,18 +288,23 @@ class LibrdkafkaMembership(GroupMember):
         need not wait."""
         if not places:
             return {}
-        with suppress(KafkaException):
-            return self._committed(places, 0.3)
         found: dict[Place, int | None] = {}
+        with suppress(KafkaException):
+            found = self._committed(places, self._answer_seconds)
+            self._answer_seconds = SHORTEST_SECONDS
+            return found
         deadline = time.monotonic() + 1
         for place in places:
             try:
-                found |= self._committed([place], 0.3)
+                found |= self._committed([place], self._answer_seconds)
             except KafkaException as error:
                 if not error.args[0].retriable() and error.args[0].code() != KafkaError._TIMED_OUT:
                     raise
             if time.monotonic() > deadline:
                 break
+        if not found:
+            # The library forgets an answer that comes later, as over a slow line.
+            self._answer_seconds = min(2 * self._answer_seconds, LONGEST_SECONDS)
         return found
 
     def _committed(self, places: list[Place], timeout: float) -> dict[Place, int | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamfl.contract.role import ConfigurationError
-from streamfl.runtime.bus import Bus, CommitRefused, Outgoing, Step
+from streamfl.runtime.bus import Bus, CommitRefused, Guarantee, Outgoing, Step
 from streamfl.testing.bus_laws.members import (
     Owned,
     eventually,
@@ -92,17 +92,18 @@ class CommitLaws:
             session.commit(Step({(samples, 0): 2}))
         eventually(lambda: bus.committed(group), {(samples, 0): 2})
 
-    def test_who_fell_silent_cannot_commit(self, bus: Bus) -> None:
+    @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+    def test_who_fell_silent_cannot_commit(self, bus: Bus, guarantee: Guarantee) -> None:
         """Protects against two owners: a stalled worker's step on moved partitions is refused whole, and the
-        worker starts again."""
+        worker starts again. Its state and positions would replace the new owner's in the changelog."""
         samples = new_topic(bus, partitions=2)
         outputs = new_topic(bus)
         state = new_topic(bus, partitions=2, compacted=True)
         bus.write([Outgoing(samples, None, b"x", partition) for partition in range(2)])
-        with joined(bus, samples) as (silent, group):
+        with joined(bus, samples, guarantee=guarantee) as (silent, group):
             owned = Owned(silent)
             together([owned], lambda: len(owned.records) == 2)
-            with joined(bus, samples, group=group) as (second, _):
+            with joined(bus, samples, group=group, guarantee=guarantee) as (second, _):
                 other = Owned(second)
                 together([other], lambda: bool(other.records))
                 taken = other.records[0].partition

@@ -9,7 +9,7 @@ from time import monotonic, sleep
 
 from streamfl.contract.channels import TopicSpec
 from streamfl.contract.role import Record
-from streamfl.runtime.bus import Bus, Polled, Session, Subscription
+from streamfl.runtime.bus import Bus, Guarantee, Polled, Session, Subscription
 
 __all__ = [
     "QUIET",
@@ -75,11 +75,15 @@ def opened(bus: Bus, subscription: Subscription) -> Iterator[Session]:
 
 @contextmanager
 def joined(
-    bus: Bus, *inputs: str, tables: tuple[str, ...] = (), group: str | None = None
+    bus: Bus,
+    *inputs: str,
+    tables: tuple[str, ...] = (),
+    group: str | None = None,
+    guarantee: Guarantee = "exactly_once",
 ) -> Iterator[tuple[Session, str]]:
     """A member of a group, and the group's name. A new group is made if none is given."""
     group = group or new_name("group")
-    with opened(bus, Subscription(group, inputs, tables)) as session:
+    with opened(bus, Subscription(group, inputs, tables, guarantee)) as session:
         yield session, group
 
 
