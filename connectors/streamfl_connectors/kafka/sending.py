@@ -146,6 +146,11 @@ class _OutgoingBatch(ProducerBatch):  # type: ignore[misc]
         self.max_record_size = largest
         return place
 
+    def complete_exceptionally(self, top_level_exception: Exception, _of_record: Any) -> bool:
+        """Fail each record with what the batch failed for. Of several refused records the library itself says
+        only that they are invalid, and of their neighbours not even that."""
+        return bool(super().complete_exceptionally(top_level_exception, lambda _place: top_level_exception))
+
 
 class _Delivery:
     """The result of the records of one batch: together, or as several batches if the batch is split as too
