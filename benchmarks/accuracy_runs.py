@@ -52,9 +52,10 @@ class Method:
     """Something to be judged.
 
     runs: a method of ``streamfl compare``; or "direct", the default federation called without a bus, which
-    predicts the same in half the time and counts no bytes. settings: its sections. sources: the files that
-    decide what it predicts, as patterns below the repository. draws: it depends on the seed, even where the
-    streams do not.
+    predicts the same in half the time and counts no bytes.
+    settings: its sections.
+    sources: the files that decide what it predicts, as patterns below the repository.
+    draws: it depends on the seed, even where the streams do not.
     """
 
     runs: str

@@ -26,7 +26,8 @@ class Attack:
     """What was found. plain, protected: the figure without and with the protection; None where that was not
     run.
 
-    bound: what the protection promises. chance: the figure of a guess.
+    bound: what the protection promises.
+    chance: the figure of a guess.
     """
 
     name: str

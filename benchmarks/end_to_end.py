@@ -18,7 +18,7 @@ from kafka.structs import OffsetAndMetadata
 from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
 from benchmarks.figures import Figure, size
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
 __all__ = [

@@ -132,7 +132,8 @@ class Entities:
 class Stream:
     """A federation's workers, and entities that come at so many a second.
 
-    members: settings by name. topic: what is said to users.
+    members: settings by name.
+    topic: what is said to users.
     """
 
     def __init__(self, members: Mapping[str, RoleSettings], topic: str) -> None:

@@ -18,7 +18,8 @@ from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
 from benchmarks.figures import Figure, size
 from streamfl.configuration.settings import IdentitySection
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Record
 from streamfl.identity import (
     Identity,
     Member,

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from streamfl.configuration.settings import RoleSection
 from streamfl.contract.seeding import UniformSequence
-from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.config import PofmklFederation, PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 

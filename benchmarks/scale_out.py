@@ -27,7 +27,7 @@ from benchmarks.end_to_end import CONFIGURATION, LOOK_SECONDS
 from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, size
 from streamfl.configuration.settings import BusSection
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 

@@ -14,7 +14,7 @@ from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION, FREQUENCIES
 from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, size
-from streamfl.contract.role import Seal
+from streamfl.contract.channels import Seal
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update

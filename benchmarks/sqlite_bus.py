@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.figures import Figure, size
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, Step, Subscription, connect
 from streamfl.runtime.memory_bus import MemoryBus
 

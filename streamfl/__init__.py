@@ -2,9 +2,9 @@
 
 from typing import Any
 
-# The only place of the version: packages, the image, the command line and changelog records take it from
-# here.
-__version__ = "0.2.0"
+# Packages, the image, the command line and changelog records take the version from here; a test compares the
+# deployments' files.
+__version__ = "0.3.0.dev0"
 
 from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.contract.system import installed_systems, load

@@ -52,8 +52,10 @@ Begin = float | Literal["earliest", "latest"]
 class DecodedRecord(msgspec.Struct, frozen=True):
     """A decoded record of a topic.
 
-    time: in seconds since 1970. key: text, or bytes if it is not UTF-8. value: decoded, or bytes if it is not
-    in the format."""
+    time: in seconds since 1970.
+    key: text, or bytes if it is not UTF-8.
+    value: decoded, or bytes if it is not in the format.
+    """
 
     topic: str
     partition: int
@@ -100,9 +102,11 @@ class Connection:
         """Write a record for each of ``contents`` and wait until all are durable. Returns their number.
 
         key: gives each record's key: the name of a field, a path such as "meta.site", or a function of the
-        content. None: records without a key, in any partition. format: the encoding. ConfigurationError if
-        ``contents`` is one content or a data frame. DataError, or ConfigurationError for a key, names the
-        first record that cannot be written; those before it are written."""
+        content. None: records without a key, in any partition.
+        format: the encoding. ConfigurationError if ``contents`` is one content or a data frame. DataError, or
+        ConfigurationError for a key, names the first record that cannot be written; those before it are
+        written.
+        """
         frame = not callable(getattr(contents, "columns", len))
         if frame or isinstance(contents, (Mapping, str, bytes)):
             # Otherwise each column name, key or letter would become a record.
@@ -147,8 +151,9 @@ class Connection:
     ) -> Generator[DecodedRecord, None, None]:
         """The records that come to a topic from now on, without end.
 
-        begin: as in :meth:`read`. patience: ends after this many seconds without a record. Closing the
-        connection ends it, too."""
+        begin: as in :meth:`read`.
+        patience: ends after this many seconds without a record. Closing the connection ends it, too.
+        """
         # Offsets are looked up now, not at the first record, so that all that is written from now on is
         # returned.
         going = self._following(topic, self._offsets(topic, begin), patience, _maker(format))

@@ -45,6 +45,15 @@ def stays(value: float, steps: int = 220) -> str:
     return f"{value}x{steps}"
 
 
+def rests_by_night(*days: int) -> str:
+    """A counter that grows from midnight on, each day for so many steps of three minutes."""
+    total, found = 0, []
+    for steps in days:
+        found.append(f"{total}+1x{steps} {total + steps}x{478 - steps}")
+        total += steps
+    return " ".join(found)
+
+
 def once(counter: str, minute: int = 61) -> tuple[Told, ...]:
     """Cases of an alert on any event of a counter: one event, and no event for a long time."""
     return Told({counter: "0x60 1x60"}, minute), Told({counter: stays(0)})
@@ -178,7 +187,13 @@ CASES: dict[str, tuple[Told, ...]] = {
             }
         ),
     ),
-    "StreamflSamplesGone": ends("samples_total"),
+    "StreamflSamplesGone": (
+        *ends("samples_total"),
+        # Shops close each evening at about the same time. The first two evenings are news.
+        Told({"samples_total": rests_by_night(160, 160, 156)}, step=3, begin=1110, end=1160),
+        # By day as by night they were open on both days before.
+        Told({"samples_total": "0+1x1060 1060x40"}, 3195, (), 3),
+    ),
     "StreamflLabelsGone": (
         *ends("labels_total", {"samples_total": grows(0.02)}),
         *ends("labels_total", {"embeddings_total": grows(0.02)}),

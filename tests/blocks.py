@@ -6,10 +6,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from streamfl.contract.channels import Channels, Input, TopicSpec
 from streamfl.contract.role import (
     BadRecord,
-    Channels,
-    Input,
     Measurement,
     OperatorNotice,
     Received,
@@ -17,7 +16,6 @@ from streamfl.contract.role import (
     Rejection,
     Send,
     StateChange,
-    TopicSpec,
 )
 from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.roles.message_fragments import Limits, LongMessages

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from streamfl.contract.channels import Channels, Input, TopicSpec
 from streamfl.contract.role import (
     BadRecord,
-    Channels,
-    Input,
     Measurement,
     OperatorNotice,
     Received,
@@ -16,7 +15,6 @@ from streamfl.contract.role import (
     Rejection,
     Send,
     StateChange,
-    TopicSpec,
 )
 from streamfl.encoding.wire import LONGEST_KEY
 from streamfl.runtime.bus import Bus, Subscription

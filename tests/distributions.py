@@ -12,7 +12,8 @@ __all__ = ["distribution"]
 def distribution(code: Path, folder: Path) -> None:
     """Writes, into ``folder``, what an installation of ``code`` records: its version and its entry points.
 
-    code: a folder with a pyproject.toml. folder: on the path of whoever is to find it.
+    code: a folder with a pyproject.toml.
+    folder: on the path of whoever is to find it.
     """
     project: dict[str, Any] = tomllib.loads((code / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     made = folder / f"{project['name'].replace('-', '_')}-here.dist-info"

@@ -73,7 +73,8 @@ class Guest(Line):
     """Fails in one way, after some labels.
 
     how: predict, learn, state or restore raises; exit: predict ends the process; nan, inf, text, none, list:
-    its predictions. after: number of labels that it learns first.
+    its predictions.
+    after: number of labels that it learns first.
     """
 
     def __init__(self, how: str, after: int = 2) -> None:

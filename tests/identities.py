@@ -95,8 +95,10 @@ def kind_of(record: Record) -> str:
 class SignedFederation:
     """Members of the federation "f" with keys, on a memory bus whose topics have one partition.
 
-    members: the role of each. speaks_for_nobody: the member that leads. settings: of a member, with these
-    sections in them. keys: False: nobody signs.
+    members: the role of each.
+    speaks_for_nobody: the member that leads.
+    settings: of a member, with these sections in them.
+    keys: False: nobody signs.
     """
 
     def __init__(
@@ -158,7 +160,8 @@ class SignedFederation:
         """Run until such a message is on its way, write it changed, unsigned and signed for another place,
         and run to the end.
 
-        hears: the member that it is for. elsewhere: the topic that the third is from.
+        hears: the member that it is for.
+        elsewhere: the topic that the third is from.
         """
         for _ in range(400):
             self.settle(hears, rounds=1)

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 from blocks import PART
 
+from streamfl.contract.channels import Channels, Input
 from streamfl.contract.role import (
     BadRecord,
-    Channels,
-    Input,
     Measurement,
     OperatorNotice,
     Received,

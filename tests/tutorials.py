@@ -41,8 +41,9 @@ def files_of(page: str) -> list[str]:
 class Tutorial:
     """Members on a memory bus whose topics have one partition, and the time.
 
-    entity: what an entity's name begins with; its number follows. fields: each topic's columns. patience:
-    seconds without a record after which nobody is waited for.
+    entity: what an entity's name begins with; its number follows.
+    fields: each topic's columns.
+    patience: seconds without a record after which nobody is waited for.
     """
 
     def __init__(

@@ -37,7 +37,8 @@ class Federation:
     """Each member has a folder of its own, with the secrets that the page has it make. Their topics are in
     one SQLite file.
 
-    rows: of all members. settings: in place of the files' and the system's own.
+    rows: of all members.
+    settings: in place of the files' and the system's own.
     """
 
     def __init__(

@@ -26,13 +26,17 @@ STAY_CENTRES, STAY_BOUNDS = (50, 5, 2, 15, 70, 100, 10, 0.5), (50, 5, 2, 15, 30,
 class System:
     """One system.
 
-    page: of the documentation, with the members' files. members: these files, in the order in which they are
-    started; the first one's is given to simulate. late: the peer that starts later. writers: members that
-    rows are replayed to, in this order. topic: what users read. label_rows: by so many rows labels come later
-    where rows are paced; labels_alone: the member that is given labels and nothing else. make: a table of so
-    many rows by a seed. simulate: options of `streamfl simulate`. learnt, lost: members' metrics, which say
-    how many entities were learnt from, and what was lost. settings: of all members, in place of the files'
-    own.
+    page: of the documentation, with the members' files.
+    members: these files, in the order in which they are started; the first one's is given to simulate.
+    late: the peer that starts later.
+    writers: members that rows are replayed to, in this order.
+    topic: what users read.
+    label_rows: by so many rows labels come later where rows are paced.
+    labels_alone: the member that is given labels and nothing else.
+    make: a table of so many rows by a seed.
+    simulate: options of `streamfl simulate`.
+    learnt, lost: members' metrics, which say how many entities were learnt from, and what was lost.
+    settings: of all members, in place of the files' own.
     """
 
     page: str

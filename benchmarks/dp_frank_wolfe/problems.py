@@ -22,8 +22,12 @@ class Problem:
     """features, labels: of training. test, test_labels: of other rows, never clipped or rounded. parties: K,
     of consecutive columns.
 
-    bounds: public. radius: of Frank-Wolfe's balls together. refit_radius: of the other estimators' ball.
-    prediction_bound: R. columns: N. iterations: T of Frank-Wolfe.
+    bounds: public.
+    radius: of Frank-Wolfe's balls together.
+    refit_radius: of the other estimators' ball.
+    prediction_bound: R.
+    columns: N.
+    iterations: T of Frank-Wolfe.
     """
 
     name: str

@@ -32,7 +32,8 @@ AWAY = 20.0
 class KernelHistory:
     """Three parties, their columns of some rows, and how they learn.
 
-    inputs: (rows, columns). labels: (rows,), 0 and 1, or from 0 to 1.
+    inputs: (rows, columns).
+    labels: (rows,), 0 and 1, or from 0 to 1.
     """
 
     def __init__(self, inputs: NDArray[np.float64], labels: NDArray[np.float64], **learning: Any) -> None:

@@ -2,8 +2,7 @@
 and a picture of it.
 
 All parties run in this process, on the memory bus. A virtual clock counts what messages take, and the
-processor's
-own what is computed.
+processor's own what is computed.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def up_to_an_affine_map(
     bandwidth: of the kernel.
     columns: how many were hidden.
     core: share of the instances that planes are found from, the nearest to the middle; the others are placed
-    by the planes. tries: how often the turns are told again from better places.
+    by the planes.
+    tries: how often the turns are told again from better places.
     """
     circle = np.exp(1j * phases)
     kernel = (circle @ circle.conj().T).real / phases.shape[1]

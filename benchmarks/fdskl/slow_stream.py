@@ -30,7 +30,8 @@ def first_model(rate: float, history: int = 0) -> tuple[float, int, int]:
     """Seconds from the first label to model 1, labels that had come by then, and entities that the active
     party standardises by.
 
-    rate: entities a second. history: entities that are there at the beginning.
+    rate: entities a second.
+    history: entities that are there at the beginning.
     """
     found = federation(history + ENTITIES)
     begin, written, together = found.now, 0, max(1, round(rate * STEP))

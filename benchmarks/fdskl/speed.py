@@ -21,7 +21,7 @@ from benchmarks import end_to_end
 from benchmarks.broker import running_broker
 from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_times
 from benchmarks.figures import Figure, best_seconds, size
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.schedule import ends_of_iterations

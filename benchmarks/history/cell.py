@@ -42,11 +42,14 @@ SERVERS = ("always", "never", "half")
 class Cell:
     """What is run.
 
-    data: a table's name. way: ``history``: all records lie in the topic before the workers start; ``paced``:
-    so many records a second (rate) come to workers that serve. server: it runs always, never, or until half
-    of the predictions are out. settings: as ``init --set`` takes them. seed: of the table's rows and of the
-    federation. workers: processes of clients. patience: after so many seconds the predictions that there are
-    count, and no more are waited for.
+    data: a table's name.
+    way: ``history``: all records lie in the topic before the workers start; ``paced``: so many records a
+    second (rate) come to workers that serve.
+    server: it runs always, never, or until half of the predictions are out.
+    settings: as ``init --set`` takes them.
+    seed: of the table's rows and of the federation.
+    workers: processes of clients.
+    patience: after so many seconds the predictions that there are count, and no more are waited for.
     """
 
     data: str
@@ -81,8 +84,9 @@ class Measured:
     half: of the second half of each client's samples. variance: of the labels. versions: of the model that
     predictions were made with; unlearnt: the share made with version 0. rate: samples a second from the first
     prediction to the last. seconds: from the start of the workers of clients to the last prediction.
-    processor: seconds that those workers took. missing: samples without a prediction. by_tenth: the error of
-    each tenth.
+    processor: seconds that those workers took.
+    missing: samples without a prediction.
+    by_tenth: the error of each tenth.
     """
 
     mse: float

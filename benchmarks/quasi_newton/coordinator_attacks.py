@@ -68,8 +68,9 @@ def followed(
 ) -> Floats:
     """A party's weights at the end, by the coefficients that the coordinator sent and gradients that it read.
 
-    start: first weights, as the coordinator takes them to be. curvatures: v of each pair. offered: iterations
-    of the pairs, and whether they were kept.
+    start: first weights, as the coordinator takes them to be.
+    curvatures: v of each pair.
+    offered: iterations of the pairs, and whether they were kept.
     """
     weights, pairs = start.copy(), OwnPairs(learning.memory, len(start))
     means, offers, number = IterateMeans(learning.curvature_every, len(start)), dict(offered), 0

@@ -53,7 +53,8 @@ RIDGES = (1e-6, 1e-3, 1e-1, 1.0, 10.0)
 class Federation:
     """A guest and a host with as many columns each.
 
-    labels: -1 and +1. kept: rows that are there at first; the others come later.
+    labels: -1 and +1.
+    kept: rows that are there at first; the others come later.
     """
 
     guest: Floats
@@ -254,7 +255,8 @@ def single_difference(federation: Federation, least: int, batch: int, largest: f
     """Whether a host with two columns that differ in one row finds this row's label after one visit to all
     batches.
 
-    least: support that each column has to have in each batch, or it is left out. largest: leverage of a row.
+    least: support that each column has to have in each batch, or it is left out.
+    largest: leverage of a row.
     """
     doubled = federation.host.copy()
     doubled[:, 1] = doubled[:, 0]
@@ -298,8 +300,9 @@ def muted(inputs: Floats, rows: NDArray[np.intp], largest: float) -> Floats:
 def single_rows(federation: Federation, method: Method, batch: int, largest: float = 1.0) -> Single:
     """The best weighted sum of columns for each row, on which the row stands out as far as it can.
 
-    method: of preprocessing, at both. largest: leverage of a row. The attacker begins from its own model of
-    labels, which it can fit if it knew them.
+    method: of preprocessing, at both.
+    largest: leverage of a row. The attacker begins from its own model of labels, which it can fit if it knew
+    them.
     """
     guest, raw = (
         fit_preprocessing(method, inputs).apply(inputs) for inputs in (federation.guest, federation.host)

@@ -49,8 +49,10 @@ def signs_of_sums(inputs: Floats, sums: Floats, error: float = 0.0, tries: int =
     """y of -1 and +1 with X'y = sums, the nearest that the reduction comes to: (rows,); None where it finds
     no signs at all.
 
-    inputs: whole numbers, (rows, columns). sums: (columns,). error: by which the sums may be wrong, their
-    standard deviation. tries: how often it begins anew, with the rows in another order.
+    inputs: whole numbers, (rows, columns).
+    sums: (columns,).
+    error: by which the sums may be wrong, their standard deviation.
+    tries: how often it begins anew, with the rows in another order.
     """
     nearest, found = np.inf, None
     for attempt in range(tries):

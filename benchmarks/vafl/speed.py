@@ -18,7 +18,8 @@ from benchmarks import end_to_end
 from benchmarks.broker import running_broker
 from benchmarks.federation import Clock, new_worker
 from benchmarks.figures import Figure, best_seconds, size
-from streamfl.contract.role import Received, Record, Role, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Received, Record, Role
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.records.labels import Label

@@ -49,9 +49,10 @@ BROKEN = (
 class AvroSchema:
     """A schema to read and write records with.
 
-    text: the schema in JSON. references: the schemas that it names, each after those that it names itself.
-    ValueError if the text is no schema, or its records could not be read with a bound. A decimal is read as a
-    number. Times stay whole numbers, in the schema's unit.
+    text: the schema in JSON.
+    references: the schemas that it names, each after those that it names itself. ValueError if the text is no
+    schema, or its records could not be read with a bound. A decimal is read as a number. Times stay whole
+    numbers, in the schema's unit.
     """
 
     def __init__(self, text: str, references: tuple[tuple[str, str], ...] = ()) -> None:
@@ -101,8 +102,8 @@ class AvroSchema:
 class Avro(PlainContent):
     """Records in Avro.
 
-    schema: the schema of all records; None: each record names one of the registry. subject: ``encode`` writes
-    with its newest schema.
+    schema: the schema of all records; None: each record names one of the registry.
+    subject: ``encode`` writes with its newest schema.
     """
 
     takes = ("schema_file",)

@@ -145,8 +145,9 @@ class Csv(PlainContent):
     """CSV: one line of values per record, in UTF-8. An empty value is a missing one.
 
     columns: the names of the values, in their order. A line that consists of these names is a file's header
-    and no record. delimiter: between two values. decimal: the mark in numbers; numbers with a comma are
-    returned with a point.
+    and no record.
+    delimiter: between two values.
+    decimal: the mark in numbers; numbers with a comma are returned with a point.
 
     >>> Csv(["site", "temp"]).decoder(dict)(b"north,21.5")
     {'site': 'north', 'temp': '21.5'}

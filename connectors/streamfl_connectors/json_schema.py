@@ -33,8 +33,9 @@ _anything = msgspec.json.Decoder(Any).decode
 class Checked:
     """Finds the schema of a record and checks the record against it.
 
-    own: the schema of all records, whatever they name. registry: has the schemas that records name. subject:
-    records that streamfl writes name its newest schema.
+    own: the schema of all records, whatever they name.
+    registry: has the schemas that records name.
+    subject: records that streamfl writes name its newest schema.
     """
 
     def __init__(self, own: Any | None, registry: Registry | None, subject: str) -> None:

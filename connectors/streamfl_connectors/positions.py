@@ -41,8 +41,8 @@ class Positions:
     now: the offset of the next record, by partition.
     base: the offset that the group has committed, or where reading began.
     origins: where reading of a partition first began, when nobody had committed an offset. Kept after the
-    partition is lost. epochs: the epoch of the leader that wrote the last record that came since reading
-    began there, if known.
+    partition is lost.
+    epochs: the epoch of the leader that wrote the last record that came since reading began there, if known.
     """
 
     def __init__(self) -> None:

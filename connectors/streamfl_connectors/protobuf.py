@@ -49,7 +49,8 @@ TIMES = {"google.protobuf.Timestamp", "google.protobuf.Duration"}
 class Messages:
     """The messages of a compiled schema.
 
-    files: descriptor sets' files in any order. name: of the file that has the records' messages.
+    files: descriptor sets' files in any order.
+    name: of the file that has the records' messages.
     """
 
     def __init__(self, files: list[Any], name: str) -> None:
@@ -219,9 +220,9 @@ class Messages:
 class Protobuf(PlainContent):
     """Records in Protobuf.
 
-    messages: of all records; None: each record names its schema in the registry. message: the full name of
-    all records' message; None: the record or the schema says it. subject: ``encode`` writes with its newest
-    schema.
+    messages: of all records; None: each record names its schema in the registry.
+    message: the full name of all records' message; None: the record or the schema says it.
+    subject: ``encode`` writes with its newest schema.
     """
 
     takes = ("schema_file", "message")

@@ -62,9 +62,10 @@ class _Answered(Exception):
 class Registry:
     """Asks one registry.
 
-    section: its address and login. serialized: ask for Protobuf's schemas as descriptors, if the registry can
-    give them. clock: seconds that never run backwards. ConfigurationError if a file that the section names
-    cannot be read.
+    section: its address and login.
+    serialized: ask for Protobuf's schemas as descriptors, if the registry can give them.
+    clock: seconds that never run backwards. ConfigurationError if a file that the section names cannot be
+    read.
     """
 
     def __init__(

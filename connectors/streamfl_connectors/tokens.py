@@ -55,7 +55,9 @@ class Token(NamedTuple):
 class Tokens:
     """Returns a token that stays valid for a while; safe to use from any thread.
 
-    fetch: gets a new token. extensions: what is sent beside the token, by name. clock: seconds since 1970.
+    fetch: gets a new token.
+    extensions: what is sent beside the token, by name.
+    clock: seconds since 1970.
     """
 
     def __init__(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
-from streamfl.contract.role import ConfigurationError, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import HOW_TO_CREATE, Subscription, TopicPartition, TopicState
 
 __all__ = ["Topics", "options_of"]

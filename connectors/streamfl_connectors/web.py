@@ -60,7 +60,8 @@ class _Response(http.client.HTTPResponse):
 class _Bounded(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
     """Opens connections whose answers have to be whole before a deadline, headers included.
 
-    left: seconds until the deadline. context: for https.
+    left: seconds until the deadline.
+    context: for https.
     """
 
     def __init__(self, left: Callable[[], float], context: ssl.SSLContext | None) -> None:
@@ -92,7 +93,9 @@ def ask(
     """A server's answer, decoded from JSON. OSError or ValueError if there is none, HTTPError if the server
     refuses.
 
-    seconds: for the whole request. context: for https. clock: seconds that never run backwards.
+    seconds: for the whole request.
+    context: for https.
+    clock: seconds that never run backwards.
     """
     deadline = clock() + seconds
     opener = urllib.request.build_opener(_NoRedirect(), _Bounded(lambda: deadline - clock(), context))

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import (
     Bus,
     Outgoing,

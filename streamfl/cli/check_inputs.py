@@ -12,13 +12,11 @@ from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured
 from streamfl.cli.unreadable import remedy as remedy_of
+from streamfl.contract.channels import Channels, Decode, Input
 from streamfl.contract.role import (
     BadRecord,
-    Channels,
     ConfigurationError,
-    Decode,
     IgnoredRecord,
-    Input,
     NotYetReadable,
     Received,
     Record,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from streamfl.cli.check_shape import spread
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured
-from streamfl.contract.role import Channels, Record
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import Record
 from streamfl.identity import is_sealed
 from streamfl.runtime.bus import Bus, Unreadable
 from streamfl.terminal.printable import utc_time

@@ -10,7 +10,8 @@ import msgspec
 
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured
-from streamfl.contract.role import BadRecord, Channels, IgnoredRecord, NotYetReadable, Record
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import BadRecord, IgnoredRecord, NotYetReadable, Record
 from streamfl.records.formats import format_of, is_textual
 from streamfl.records.keys import KeySection
 from streamfl.records.labels import Label

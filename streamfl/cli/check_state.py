@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from streamfl.cli.findings import Finding
 from streamfl.cli.inspect import how_it_stands, taken_back
 from streamfl.cli.preflight import Configured
-from streamfl.contract.role import BadRecord, Channels, ConfigurationError, Received, Record, Rejection, Role
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import BadRecord, ConfigurationError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.dealing import Dealing, added, dealt_over
 from streamfl.runtime.input_topics import InputTopics, is_fact, unread_of
@@ -41,9 +42,11 @@ REMEDY = "run the release that wrote it, restore the topic from a copy, or start
 class ChangelogContents:
     """What the changelogs hold, without restoring it into a role.
 
-    nothing: the role would certainly begin without state. positions: the position in each partition of an
-    input. facts: what is remembered beside the positions.
-    whole: all changelogs were read to the end. refused: a finding says that no worker could restore them.
+    nothing: the role would certainly begin without state.
+    positions: the position in each partition of an input.
+    facts: what is remembered beside the positions.
+    whole: all changelogs were read to the end.
+    refused: a finding says that no worker could restore them.
     dealing: where clients' records belong; None: where they come.
     """
 

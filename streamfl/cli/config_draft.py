@@ -28,8 +28,10 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 class ConfigDraft:
     """The file as it grows. Sections and keys keep the order in which they were added.
 
-    head: comments at the top. sections: by name, keys with value and reason. inputs: tables of
-    ``[[samples.inputs]]``, each with its reason. notes: by section, comments at its end.
+    head: comments at the top.
+    sections: by name, keys with value and reason.
+    inputs: tables of ``[[samples.inputs]]``, each with its reason.
+    notes: by section, comments at its end.
     """
 
     head: list[str] = field(default_factory=list)

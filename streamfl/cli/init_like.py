@@ -9,12 +9,13 @@ from typing import Any
 
 from streamfl.cli.config_draft import ConfigDraft
 from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import System
 
 __all__ = ["other_member", "put_like"]
 
 
-def other_member(path: Path | None, given: Mapping[str, object]) -> dict[str, dict[str, Any]]:
-    """The sections of another member's file that all members share; none without a file.
+def other_member(path: Path | None, given: Mapping[str, object], system: System) -> dict[str, dict[str, Any]]:
+    """What all members share of another member's file, by section; nothing without a file.
 
     given: keys of ``[federation]`` that the user says by options. ConfigurationError if the file has others,
     or cannot be read.
@@ -25,18 +26,29 @@ def other_member(path: Path | None, given: Mapping[str, object]) -> dict[str, di
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"--like {path}: cannot be read: {error}") from None
-    shared = {name: content.get(name) for name in ("federation", "bus")}
-    if not isinstance(shared["federation"], dict):
+    found = {name: one for name in ("federation", "bus") if isinstance(one := content.get(name), dict)}
+    if "federation" not in found:
         raise ConfigurationError(f"--like {path}: another member's settings are expected, with [federation]")
     for key, value in given.items():
-        if value is not None and value != (there := shared["federation"].get(key)):
+        if value is not None and value != (there := found["federation"].get(key)):
             raise ConfigurationError(
                 f"--like {path}: federation.{key} is {there!r} there, and you say {value!r}: leave one out"
             )
-    return {name: section for name, section in shared.items() if isinstance(section, dict)}
+    role = content.get("role")
+    for place in system.shared if isinstance(role, dict) and role.get("kind") in system.kinds else ():
+        section, _, key = place.partition(".")
+        there = content.get(section)
+        if isinstance(there, dict):
+            found.setdefault(section, {}).update(
+                {name: value for name, value in there.items() if key in ("", name)}
+            )
+    return found
 
 
 def put_like(draft: ConfigDraft, path: Path | None, other: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write ``[federation]`` as it is in the other member's file, in place of what records let guess."""
+    """Write what members share as it is in the other member's file, in place of what records let guess."""
     for number, (key, value) in enumerate(other.get("federation", {}).items()):
         draft.put("federation", key, value, "" if number else f"this section is that of {path}")
+    for section in [one for one in other if one not in ("federation", "bus")]:
+        for key, value in other[section].items():
+            draft.put(section, key, value, f"as in {path}: all members need the same")

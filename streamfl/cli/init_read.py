@@ -45,7 +45,9 @@ BLANK = b" \t\r\n,;|"
 class RecordSample:
     """Some records of a topic or file, and their format.
 
-    topic: its name, or its future name. partitions: the topic's number; None: it is a file. file: the file.
+    topic: its name, or its future name.
+    partitions: the topic's number; None: it is a file.
+    file: the file.
     whole: whether these are all records.
     """
 

@@ -81,8 +81,10 @@ def put_names(
 ) -> list[str]:
     """Write which field names a record's client or entity. Returns the names that were seen.
 
-    name: "client" or "entity". given: the field that the user named. said: other keys of the section, such as
-    how to read a record's key. ConfigurationError if neither the field nor the keys have names.
+    name: "client" or "entity".
+    given: the field that the user named.
+    said: other keys of the section, such as how to read a record's key. ConfigurationError if neither the
+    field nor the keys have names.
     """
     contents, columns = seen.format.read, seen.format.keys.get("columns")
     if given is not None:

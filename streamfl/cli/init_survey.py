@@ -22,7 +22,9 @@ class Survey:
     """names: the clients. values: the number of labels. numbers: the number of labels that are numbers, from
     ``low`` to ``high``.
 
-    other: a label that is no number. text: whether a label is text. binary: whether all numbers are 0 or 1.
+    other: a label that is no number.
+    text: whether a label is text.
+    binary: whether all numbers are 0 or 1.
     """
 
     records: int = 0
@@ -53,7 +55,8 @@ def survey(
 ) -> Survey:
     """Survey all records, without keeping them.
 
-    client, label: fields. named: a field, and the value that it has in records with a label.
+    client, label: fields.
+    named: a field, and the value that it has in records with a label.
     """
     columns = seen.format.keys.get("columns")
     of_client, of_label = (None if one is None else path_of(one, columns) for one in (client, label))

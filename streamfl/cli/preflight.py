@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.contract.system import installed_systems
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, TopicState, connect

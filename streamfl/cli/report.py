@@ -153,8 +153,9 @@ def _plain_page(topics: _Topics) -> Page:
 class _Topics:
     """The federation's topics, each read once.
 
-    limit: the newest N records of each topic. seconds: reading ends after this time. notes: what was cut
-    short.
+    limit: the newest N records of each topic.
+    seconds: reading ends after this time.
+    notes: what was cut short.
     """
 
     def __init__(self, configured: Configured, bus: Bus, limit: int, seconds: float) -> None:

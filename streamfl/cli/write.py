@@ -11,12 +11,12 @@ import typer
 
 from streamfl.cli.named_topics import format_of_channel, users_channels
 from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.contract.channels import Input
 from streamfl.contract.role import (
     BadRecord,
     ConfigurationError,
     DataError,
     IgnoredRecord,
-    Input,
     NotYetReadable,
     Record,
 )

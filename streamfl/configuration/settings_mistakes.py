@@ -21,7 +21,7 @@ def explained(error: ValidationError, cls: type[BaseModel], content: dict[str, A
     for problem in error.errors():
         path, value = _locate(problem["loc"], content, missing=problem["type"] == "missing")
         message = problem["msg"].removeprefix("Value error, ")
-        shown = "" if _may_be_secret(path) else f"= {without_userinfo(repr(value))}"
+        shown = "" if _may_be_secret(path) else f"= {without_userinfo(_as_written(value))}"
         if isinstance(value, dict) and problem["type"] == "value_error":
             for line in message.splitlines():
                 key, _, text = line.partition(" ")
@@ -42,6 +42,13 @@ def explained(error: ValidationError, cls: type[BaseModel], content: dict[str, A
     return [
         f"{key}{text}" if text.startswith(":") else f"{key} {text}".strip() for key, text in joined.items()
     ]
+
+
+def _as_written(value: object) -> str:
+    try:
+        return repr(value)
+    except RecursionError:
+        return "(sections within sections, too deep to be shown)"
 
 
 def _may_be_secret(path: list[str]) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streamfl.contract.channels import Channels, Decode, Input, Receiver, Sender, TopicSpec
 from streamfl.contract.dealt import Dealt
-from streamfl.contract.role import Channels, Decode, Headers, Input, Receiver, Sender, TopicSpec
+from streamfl.contract.role import Headers
 
 __all__ = ["USER", "Channel", "ChannelTable"]
 
@@ -27,26 +28,32 @@ class Channel:
     name: what the role calls the channel.
     links: the topic by writer and reader: a party's name, the kind of a role without parties, or ``USER``.
     decode: from a record to a message, at the reader. It raises BadRecord, IgnoredRecord or NotYetReadable.
-    to_each: the writer has an output for each reader, called NAME/READER. from_each: the reader has an input
-    for each writer. claimed_sender: the party in whose name a message speaks. None: the writer, if it is a
-    party.
+    to_each: the writer has an output for each reader, called NAME/READER.
+    from_each: the reader has an input for each writer.
+    claimed_sender: the party in whose name a message speaks. None: the writer, if it is a party.
     makes_room: whether waiting messages in the role wait for these. Then they are read even while a partition
-    is full. keyed_by: gives a name in a message, which has to be in the bus's own partition for this name as
-    key.
-    client: gives the client in whose name the role speaks because of a message. key_of: the key of a client's
-    records, by the client's name; ValueError for a name that no key has.
+    is full.
+    keyed_by: gives a name in a message, which has to be in the bus's own partition for this name as key.
+    client: gives the client in whose name the role speaks because of a message.
+    key_of: the key of a client's records, by the client's name; ValueError for a name that no key has.
     strict: decoders that each refuse what the role accepts silently, such as unreadable values. `streamfl
-    check` reports each of them that refuses all records. signed: everybody may read a message and act on it:
-    where members have keys, the house signs each record for all. signed_within: as ``signed``, but the system
-    signs its messages itself, and its decoder checks them.
+    check` reports each of them that refuses all records.
+    signed: everybody may read a message and act on it: where members have keys, the house signs each record
+    for all.
+    signed_within: as ``signed``, but the system signs its messages itself, and its decoder checks them.
     time_of: finds the time that a message's record gets in its headers, in seconds. None: the time of
-    writing. partitions: how many, and ``reason`` why. None: any number. like: the channel whose topic has as
-    many partitions. compacted: whether only the last record of a key is kept. whole: every reader reads all
-    partitions, as a table. options: settings that the topic must have.
+    writing.
+    partitions: how many, and ``reason`` why. None: any number.
+    like: the channel whose topic has as many partitions.
+    compacted: whether only the last record of a key is kept.
+    whole: every reader reads all partitions, as a table.
+    options: settings that the topic must have.
     caution: what readers learn beyond what the topic's name says, for the administrator who grants the right
-    to read it. state: a changelog. published: a changelog that peers read too. lasting: a changelog that
-    outlives the federation. dealt: to which client each part of the state belongs. None: it cannot move to
-    another partition.
+    to read it.
+    state: a changelog.
+    published: a changelog that peers read too.
+    lasting: a changelog that outlives the federation.
+    dealt: to which client each part of the state belongs. None: it cannot move to another partition.
     """
 
     name: str
@@ -108,8 +115,9 @@ class Channel:
 class ChannelTable:
     """The channels of a federation as one of its members needs them.
 
-    own: this member's name in the rows' links. rows: a name stands once. kinds: the kind of role of each
-    party.
+    own: this member's name in the rows' links.
+    rows: a name stands once.
+    kinds: the kind of role of each party.
 
     ValueError for a name that stands twice, or a row that is to have as many partitions as a channel that
     does not exist."""

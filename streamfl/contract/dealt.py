@@ -14,8 +14,8 @@ class Dealt:
     """The state of clients. Each client's state is in the partition of its records.
 
     client_of: from a changelog key to the client whose state is under it; None: the state belongs to the
-    partition, and stays. key_of: from a client's name to the key of its records; ValueError for a name that
-    no key has.
+    partition, and stays.
+    key_of: from a client's name to the key of its records; ValueError for a name that no key has.
     """
 
     client_of: Callable[[bytes], str | None]

@@ -63,7 +63,9 @@ class Measurement(msgspec.Struct, frozen=True, gc=False):
 class Metric:
     """A metric, declared as an attribute of a class; the attribute's name is the metric's name.
 
-    kind: "counter", "gauge" or "histogram". help: what it means. headline: as in :class:`Measurement`.
+    kind: "counter", "gauge" or "histogram".
+    help: what it means.
+    headline: as in :class:`Measurement`.
     labels: every value of each label; None: the values are known only while a worker runs.
     prefix: begins its name in ``/metrics``. A class whose metrics another library measures says its own, as
     ``prefix``.

@@ -1,9 +1,8 @@
 """The manifest of a learning system, and which systems are installed.
 
 A system is one folder: its roles, and its tools: simulation, dashboards, comparison. Nothing outside that
-folder
-knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any other
-package::
+folder knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any
+other package::
 
     [project.entry-points."streamfl.systems"]
     running-mean = "running_mean:SYSTEM"
@@ -46,8 +45,8 @@ SAMPLES_OF_CLIENTS = "streamfl.simulation.sources:client_samples"
 class System:
     """One learning system.
 
-    Every value but name, summary, kinds, rank, refusals, notices and extras is a place, "module:attribute".
-    It is loaded only when it is needed: a worker never imports a system's tools.
+    Every value but name, summary, kinds, shared, rank, refusals, notices and extras is a place,
+    "module:attribute". It is loaded only when it is needed: a worker never imports a system's tools.
 
     name: the name in ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME``.
     summary: what it learns from, in a few words.
@@ -56,6 +55,8 @@ class System:
     members: who takes part, a :class:`streamfl.simulation.clients.ClientMembers`. ``simulate`` and ``demo``
     follow from it, and the source of the first of ``kinds``, unless they are named, and so do scenarios under
     faults and targets of wrong messages that a registered proof does not name.
+    shared: settings that all members need alike beside ``[federation]``, as sections or as ``section.key``:
+    ``streamfl init --like`` takes them from another member's file.
     rank: the order in which systems are listed. If a user names none, the first system with a demo is shown.
     simulate: a :class:`streamfl.simulation.system_tools.Simulation`, for ``streamfl simulate``.
     demo: a :class:`streamfl.simulation.system_tools.Demo`, for ``streamfl demo``.
@@ -68,10 +69,11 @@ class System:
     counter, if it stops.
     report: a :class:`streamfl.simulation.page.Reports`, for ``streamfl report``.
     readers: by the last part of a topic's name, such as "updates", a
-    :class:`streamfl.simulation.system_tools.Readers`. inspect: by role kind, a
-    :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's state. standings: by
-    role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers; left out:
-    what the role waits for before it learns, if it can say that.
+    :class:`streamfl.simulation.system_tools.Readers`.
+    inspect: by role kind, a :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's
+    state.
+    standings: by role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its
+    peers; left out: what the role waits for before it learns, if it can say that.
     exports: by name, the object that is exported as ``streamfl.NAME``.
     refusals, notices: the system's own reasons for refusing records and for notices in the log.
     :mod:`.refusals` has the common ones.
@@ -98,6 +100,7 @@ class System:
     notices: Mapping[str, Reason] = field(default_factory=dict)
     extras: Mapping[str, str] = field(default_factory=dict)
     members: str | None = None
+    shared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         texts = [self.name, self.summary, self.roles]

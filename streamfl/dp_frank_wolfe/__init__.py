@@ -18,6 +18,19 @@ SYSTEM = System(
     summary="a sparse linear model over columns of several parties, under a budget of differential privacy",
     kinds=("dp-frank-wolfe-party", "dp-frank-wolfe-server"),
     roles="streamfl.dp_frank_wolfe.roles:ROLES",
+    shared=(
+        "window.rows",
+        "window.fits",
+        "bounds.label_centre",
+        "bounds.label_bound",
+        "bounds.prediction",
+        "privacy.epsilon",
+        "privacy.delta",
+        "privacy.shares",
+        "privacy.insecure_test_noise",
+        "learning",
+        "serving",
+    ),
     rank=4,
     simulate="streamfl.dp_frank_wolfe.tools.commands:simulate",
     demo="streamfl.dp_frank_wolfe.tools.demo:demo",
@@ -106,6 +119,11 @@ SYSTEM = System(
             "a record gets no prediction: its entity has no budget for another one, or too many parts wait",
             "a budget cannot be restored; write an entity's record once; serving.predictions says beforehand "
             "how many an entity gets",
+        ),
+        "window_ahead": Reason(
+            "a party had frozen a window far ahead of the server's, and follows the server back",
+            "somebody else wrote to the party's topic `asks`: check who may, or give members keys. The "
+            "entities of that window are charged",
         ),
     },
 )

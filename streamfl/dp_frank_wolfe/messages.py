@@ -106,8 +106,10 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
 
     names: entities that were announced without a number, ascending.
     runs: for the others, in turn: how many numbers are skipped before a run of consecutive ones, and the
-    run's length. digest: SHA-256 of the content that lists all of them by name. A manifest without numbers
-    has neither runs nor digest."""
+    run's length.
+    digest: SHA-256 of the content that lists all of them by name. A manifest without numbers has neither runs
+    nor digest.
+    """
 
     names: list[Name]
     runs: list[Count] = []
@@ -119,7 +121,8 @@ class Frozen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
     manifest: SHA-256 of the content of a manifest that lists all by name.
     means: sums of the party's columns and of the label, 64-bit whole numbers in units of the noise; empty
-    where nothing is centred. weight: w, which the label's sum is multiplied by.
+    where nothing is centred.
+    weight: w, which the label's sum is multiplied by.
     """
 
     manifest: Digest

@@ -84,12 +84,14 @@ class Round(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tru
     """An active party asks all others for one masked sum.
 
     incarnations: of every party, in the order of federation.parties; a party that has another by now does not
-    answer. number: grows by one with each round of the active party's incarnation.
+    answer.
+    number: grows by one with each round of the active party's incarnation.
     purpose: phases (0), distances (1) or, with several active parties, outputs (2): each one's part of f of
         an entity. Known (3) asks for no numbers: only how many parties have columns of each entity.
     bandwidth: of the kernel.
     ranges: of the features; with outputs the range of all kept features, which identifies the version of the
-    model. entities: whose columns; with distances each two in order are a pair.
+    model.
+    entities: whose columns; with distances each two in order are a pair.
     """
 
     version: Version
@@ -148,7 +150,8 @@ class Turn(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True
     fingerprint: of the settings that active parties have to agree on.
     number: counts the sender's turns from 1.
     learnt: False: it asks for a turn, and model to decay are 0 or 1. True: its iteration is complete, and
-    they describe it. model: version that the iteration began with.
+    they describe it.
+    model: version that the iteration began with.
     first: the first feature that is kept after it.
     bandwidth: of the kernel.
     decay: factor of all coefficients before it, 1 - gamma lambda.

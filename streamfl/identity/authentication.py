@@ -17,7 +17,8 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import BadRecord, ConfigurationError, Headers, Record, Seal
+from streamfl.contract.channels import Seal
+from streamfl.contract.role import BadRecord, ConfigurationError, Headers, Record
 from streamfl.encoding.wire import encoded_size
 from streamfl.identity.keys import (
     IDENTIFIER_BYTES,

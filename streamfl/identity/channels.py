@@ -7,15 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from streamfl.contract.role import (
-    BadRecord,
-    Channels,
-    ConfigurationError,
-    DecodesRuns,
-    Input,
-    Record,
-    Sender,
-)
+from streamfl.contract.channels import Channels, DecodesRuns, Input, Sender
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
 from streamfl.identity.signed_records import signatures

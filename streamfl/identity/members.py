@@ -33,9 +33,9 @@ Value = TypeVar("Value", str, bytes)
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A member: it runs workers with one key file.
 
-    roles: kinds of role that it may be. speaks_for: clients or parties that it may speak for: exact names,
-    and prefixes that end with ``*``. public_keys, revoked_keys: as
-    :attr:`~streamfl.identity.keys.PublicKey.text`, newest first.
+    roles: kinds of role that it may be.
+    speaks_for: clients or parties that it may speak for: exact names, and prefixes that end with ``*``.
+    public_keys, revoked_keys: as :attr:`~streamfl.identity.keys.PublicKey.text`, newest first.
     """
 
     name: str

@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from streamfl.contract.role import BadRecord, Headers, Record, Seal
+from streamfl.contract.channels import Seal
+from streamfl.contract.role import BadRecord, Headers, Record
 from streamfl.identity.authentication import SEAL, Identity
 from streamfl.identity.members import Member
 

@@ -18,7 +18,8 @@ def log_loss(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
     """Mean of -log(probability of the true label), in nats; NaN without labels.
 
     probabilities: of label 1, any shape; clipped to [eps, 1 - eps] with eps = 2^-52: a certain error costs
-    36, not infinity. labels: 0 or 1, of the same shape.
+    36, not infinity.
+    labels: 0 or 1, of the same shape.
 
     >>> round(log_loss(np.array([0.5, 0.75]), np.array([0.0, 1.0])), 6)
     0.490415

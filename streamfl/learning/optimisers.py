@@ -51,7 +51,8 @@ class Optimiser(Protocol):
         """Move ``parameters`` in place, of any shape, at ``rows``: indices of their first axis, each at most
         once.
 
-        gradient: of these rows. number: of this step, from 1.
+        gradient: of these rows.
+        number: of this step, from 1.
         """
 
 

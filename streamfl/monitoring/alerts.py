@@ -93,7 +93,8 @@ def stopped(counter: Metric, *while_growing: Metric) -> str:
     three.
 
     The intervals are five minutes, an hour and a day: a daily counter has stopped after three days, one that
-    grows each second after 15 minutes.
+    grows each second after 15 minutes. A pause of five minutes' intervals that also was at this time of the
+    two days before is usual: many streams rest by night.
 
     while_growing: other counters. At least one of them has to keep growing; none: no condition.
 
@@ -106,13 +107,21 @@ def stopped(counter: Metric, *while_growing: Metric) -> str:
         usual = f"quantile_over_time(0.05, ({_grown(counter, time)})[{before}:{time}] offset {three})"
         others = " or ".join(f"{_grown(other, three)} > 0" for other in while_growing)
         found.append(
-            f"{_grown(counter, three)} == 0 and {usual} > 0" + (f" and ({others})" if others else "")
+            f"{_grown(counter, three)} == 0 and {usual} > 0"
+            + (f" and ({others})" if others else "")
+            + (f" unless ({_rested_daily(counter, three)})" if time == "5m" else "")
         )
     return " or ".join(found)
 
 
-def _grown(counter: Metric, time: str) -> str:
-    return member_sum(f"increase({counter}[{time}])")
+def _rested_daily(counter: Metric, time: str) -> str:
+    # Half an hour later: today the pause may have begun somewhat earlier.
+    return " and ".join(f"{_grown(counter, time, offset)} == 0" for offset in ("23h30m", "47h30m"))
+
+
+def _grown(counter: Metric, time: str, offset: str = "") -> str:
+    earlier = offset and f" offset {offset}"
+    return member_sum(f"increase({counter}[{time}]{earlier})")
 
 
 LAG = member_sum(lag_by_partition(MEMBER))

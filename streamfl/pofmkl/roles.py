@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 # An honest update must never be shortened. The bound has to hold for any number of samples that a client adds
 # up, any move of the model since, and any rate and exploration at the client.
 MOST_TIMES = 1000
+# Of the preset default. A record holds the weights of some hundred.
+MOST_KERNELS = 10_000
 
 # The model topic is compacted. Superseded parameters stay for a while, so that a reader that lags still sees
 # whole versions.
@@ -119,6 +121,11 @@ def learner(
             learning_rate=learning.rate,
             regularisation=learning.regularisation,
             loss=loss_named(learning.loss),
+        )
+    if settings.kernel_count > MOST_KERNELS:
+        raise ConfigurationError(
+            f"kernels.bandwidths and kernels.views give {settings.kernel_count} kernels: name fewer, no "
+            "client could remember its weights of them"
         )
     return DefaultLearner(
         features=viewed(

@@ -73,7 +73,8 @@ class ModelSigning:
 class SignedShard:
     """Signs the versions of one shard at the server.
 
-    kernels: of the shard, in order. empty: the bytes of a kernel that has learnt nothing.
+    kernels: of the shard, in order.
+    empty: the bytes of a kernel that has learnt nothing.
     """
 
     def __init__(self, signing: ModelSigning, kernels: Sequence[int], empty: bytes) -> None:

@@ -24,7 +24,8 @@ def exponential_mechanism(scores: Integers, rate: Fraction) -> IntegerDistributi
     D, the same for all i. The candidate's own weight contributes between -rate D and rate D; the logarithm of
     the sums' ratio shifts all candidates by the same number.
 
-    scores: (candidates,). rate: above 0.
+    scores: (candidates,).
+    rate: above 0.
     """
     gaps = np.max(scores).astype(object) - scores.astype(object)
     # A candidate that is further behind has a weight below 1 in 2^DRAW_BITS.

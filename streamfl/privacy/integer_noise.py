@@ -24,7 +24,9 @@ FINE_STEPS = 4096
 class IntegerNoise:
     """Values are rounded to multiples of ``unit``, and noise is added in units.
 
-    unit: the grid's step, a whole number. variance: sigma^2 in units^2. cost: of a release, in zCDP.
+    unit: the grid's step, a whole number.
+    variance: sigma^2 in units^2.
+    cost: of a release, in zCDP.
     """
 
     unit: int
@@ -40,7 +42,8 @@ class IntegerNoise:
         multiples that differ by at most D: rounding commutes with a shift of D units, and keeps the order.
         The sensitivity is exactly sqrt(count) D units, and sigma^2 = count D^2 / (2 cost).
 
-        moved: a power of two. count: how many of the numbers may move.
+        moved: a power of two.
+        count: how many of the numbers may move.
         """
         steps = 1
         while 2 * cost * FEWEST_STEPS**2 > count * steps**2 and steps < moved:
@@ -79,7 +82,8 @@ class IntegerNoise:
     def add(self, values: Integers, bits: bytes) -> Integers:
         """Round values to multiples of the unit and add noise: (count,) in units.
 
-        values: (count,). bits: uniform, 16 bytes for each number.
+        values: (count,).
+        bits: uniform, 16 bytes for each number.
         """
         return np.asarray(
             (values + self.unit // 2) // self.unit + discrete_gaussian(self.variance).draw(bits),

@@ -23,8 +23,11 @@ class Release:
     """Identifies a release. No field is a floating-point number, because another machine may compute such a
     number differently.
 
-    ledger: identity of the ledger that it is charged to. federation, party: who releases.
-    window: number of the window of rows. iteration: its number in the fit. kind: of the release.
+    ledger: identity of the ledger that it is charged to.
+    federation, party: who releases.
+    window: number of the window of rows.
+    iteration: its number in the fit.
+    kind: of the release.
     parameters: all parameters of the mechanism: rates, variances, bounds, candidates.
     digest: of the window's content and of everything that was released and read before.
     """

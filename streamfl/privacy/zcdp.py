@@ -78,7 +78,8 @@ def epsilon_of(cost: float, delta: float) -> float:
 
         min over alpha > 1 of  alpha cost + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)
 
-    cost: at least 0, may be infinite. delta: above 0, below 1.
+    cost: at least 0, may be infinite.
+    delta: above 0, below 1.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta = {delta}: it is above 0 and below 1")

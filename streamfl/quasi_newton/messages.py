@@ -86,8 +86,8 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
 class Ready(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A party has enough entities.
 
-    entities: how many. key: SHA-256 and length in bits of the modulus that it accepts; empty if nothing is
-    encrypted.
+    entities: how many.
+    key: SHA-256 and length in bits of the modulus that it accepts; empty if nothing is encrypted.
     """
 
     entities: Count

@@ -43,7 +43,7 @@ __all__ = [
     "VECTORS",
 ]
 
-_PER_HOST = "As many for each host as hold the value, half a megabyte each."
+_PER_HOST = "For each host, one for each half megabyte of the value."
 _ENTITIES = "As many as entities."
 
 # ---- at the coordinator

@@ -62,6 +62,9 @@ def _is_a_range(value: Any, validated: ValidatorFunctionWrapHandler) -> tuple[fl
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError("two finite numbers are expected, the smaller one first")
+    # Predictions are multiples of the difference, which has to be a number too.
+    if max(-low, high) > LARGEST_FLOAT:
+        raise ValueError(f"numbers of {-LARGEST_FLOAT:g} to {LARGEST_FLOAT:g} are expected")
     return low, high
 
 

@@ -29,8 +29,9 @@ class InferredFormat:
     """keys: of the topic's section. contents: of the records that could be read, None for the others. why: a
     text for the user.
 
-    passed_over: how many records are neither samples nor mistakes. headers: places of the records that name a
-    file's columns."""
+    passed_over: how many records are neither samples nor mistakes.
+    headers: places of the records that name a file's columns.
+    """
 
     keys: dict[str, Any]
     format: Format
@@ -54,9 +55,10 @@ class InferredFormat:
 def infer_format(values: Sequence[bytes], given: TopicSection, deadline: float) -> InferredFormat:
     """The format of these records.
 
-    given: what is known of the topic; if it names a format, only that format is tried. deadline: on the
-    monotonic clock, for the answers of a registry. DataError if no format reads the records; NotYetReadable
-    if the registry does not answer.
+    given: what is known of the topic; if it names a format, only that format is tried.
+    deadline: on the monotonic clock, for the answers of a registry.
+
+    Raises DataError if no format reads the records; NotYetReadable if the registry does not answer.
     """
     if "format" in given.model_fields_set:
         said = given.model_copy(update=_layout("csv", values, given)) if given.format == "csv" else given

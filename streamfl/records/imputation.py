@@ -32,7 +32,8 @@ class RunningMeans:
 
     Filled-in values do not count. The state has three numbers per column and client.
 
-    columns: the places of the numbers that may be missing. lasts: the columns that get the last value.
+    columns: the places of the numbers that may be missing.
+    lasts: the columns that get the last value.
     relative: return these columns as differences from the client's first value. For a learner that uses only
     differences from its own running means, this changes only the meaning of 0: a value like the first, so
     that 0 is in scale if a client's first samples lack the value.

@@ -24,8 +24,10 @@ Numbers = tuple[float, ...]
 class InputReader:
     """Computes an input from a record.
 
-    norm: numbers are divided by it. columns: the record's fields, if the settings list them. textual: every
-    value is text."""
+    norm: numbers are divided by it.
+    columns: the record's fields, if the settings list them.
+    textual: every value is text.
+    """
 
     def __init__(
         self, section: InputSection, norm: float, columns: list[str] | None = None, textual: bool = False

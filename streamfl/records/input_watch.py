@@ -27,9 +27,10 @@ class InputMetrics:
 class InputWatch:
     """Looks at every sample and label of a worker's clients; stores no state and decides nothing.
 
-    label: the samples' field with the label, None if there is none. range_key, label_range: the setting with
-    the labels' range, and its value. joined: labels come on a topic of their own. clients: most clients whose
-    partition is known.
+    label: the samples' field with the label, None if there is none.
+    range_key, label_range: the setting with the labels' range, and its value.
+    joined: labels come on a topic of their own.
+    clients: most clients whose partition is known.
     """
 
     def __init__(

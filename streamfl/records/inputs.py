@@ -207,7 +207,9 @@ def remembered_fields(section: Any, content: dict[str, Any], name: str) -> dict[
     """The keys of a section to store with the state. How bytes are read does not matter once they are numbers
     and names.
 
-    section: has features, inputs and a key. content: its keys. name: the key that names the client or entity.
+    section: has features, inputs and a key.
+    content: its keys.
+    name: the key that names the client or entity.
     """
     for key in ("inputs", "key", "key_field", "label_as"):
         content.pop(key, None)

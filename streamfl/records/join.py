@@ -129,7 +129,8 @@ class LabelJoin:
     learnt, is a duplicate and changes nothing: the first one counts.
 
     expiry: seconds after which a sample without a label, a label without a sample, or the memory of a learnt
-    pair is forgotten. limit: most of these per client. When it is full the client's oldest is forgotten.
+    pair is forgotten.
+    limit: most of these per client. When it is full the client's oldest is forgotten.
     clients: most clients that may have something here. Above that, a label of a client that has nothing here
     is refused."""
 

@@ -76,9 +76,11 @@ class NarrowRecord:
 class Narrow:
     """How narrow records become samples.
 
-    name, value: the fields that say which input a record has, and its value. names: of the inputs. together:
-    the keys of ``[samples.assemble]`` that say which records are one sample. complete: the share of samples
-    that then have all values of their client; None: not known. text: whether values are text.
+    name, value: the fields that say which input a record has, and its value.
+    names: of the inputs.
+    together: the keys of ``[samples.assemble]`` that say which records are one sample.
+    complete: the share of samples that then have all values of their client; None: not known.
+    text: whether values are text.
     """
 
     name: str

@@ -31,7 +31,8 @@ class SampleFields:
     """The fields of a :class:`~streamfl.records.samples.SamplesSection`, read in the general way: the record
     is decoded whole.
 
-    section: a SamplesSection. format: of its records.
+    section: a SamplesSection.
+    format: of its records.
 
     ConfigurationError if a field has two meanings, or the section does not say how long a list is.
     """
@@ -221,7 +222,8 @@ WORDS_REMEDY = (
 def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
     """The label in a field's value, in the user's unit; BadRecord with reason label.
 
-    as_text: text that is a number counts as one. also: what else is expected, for the text.
+    as_text: text that is a number counts as one.
+    also: what else is expected, for the text.
     """
     try:
         label = float(value) if isinstance(value, bool) else number_in(value, field, as_text)

@@ -52,8 +52,8 @@ ADDED = {"__op", "__ts_ms", "__source_ts_ms", "__deleted"}
 class InferredField:
     """What a field looks like.
 
-    keys: of its table ``[[samples.inputs]]``, without ``field``; None: it is no input. why: a text for the
-    user.
+    keys: of its table ``[[samples.inputs]]``, without ``field``; None: it is no input.
+    why: a text for the user.
     """
 
     path: str
@@ -102,9 +102,12 @@ def infer_fields(
 ) -> list[InferredField]:
     """What each field of these records looks like, in the order of the records.
 
-    besides: fields with a meaning already. textual: every value is text, as in CSV. columns: the names that a
-    record has. means: whether a missing number may be the mean of its client's values. orders: for each
-    record, the series that it belongs to, such as its client's or its partition's; None: all are one series.
+    besides: fields with a meaning already.
+    textual: every value is text, as in CSV.
+    columns: the names that a record has.
+    means: whether a missing number may be the mean of its client's values.
+    orders: for each record, the series that it belongs to, such as its client's or its partition's; None: all
+    are one series.
     """
     others = {path_of(path, columns) for path in besides}
     values = field_values(contents, columns)

@@ -35,8 +35,9 @@ def zone_named(name: str) -> tzinfo:
 class Timestamps:
     """Reads times as seconds since 1970.
 
-    unit: of times that are numbers, or digits in a text; None: only ISO 8601 is a time. zone: of text that
-    names no zone."""
+    unit: of times that are numbers, or digits in a text; None: only ISO 8601 is a time.
+    zone: of text that names no zone.
+    """
 
     def __init__(self, unit: TimeUnit | None, zone: tzinfo = UTC) -> None:
         self._per_second = None if unit is None else _PER_SECOND[unit]

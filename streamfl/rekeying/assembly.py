@@ -40,10 +40,12 @@ class AssemblyMetrics(Counts):
 class Together:
     """Which rows are one sample, and when the sample is sent.
 
-    fields: the sample is complete with all of these. several: which of several values for one input to take.
-    span: a place is the number of a span of this many seconds; None: it is an id. grace: a span is over with
-    a row this many seconds past its end; None: never. expiry: seconds after the first row. limit: most
-    samples in a partition, those already sent included.
+    fields: the sample is complete with all of these.
+    several: which of several values for one input to take.
+    span: a place is the number of a span of this many seconds; None: it is an id.
+    grace: a span is over with a row this many seconds past its end; None: never.
+    expiry: seconds after the first row.
+    limit: most samples in a partition, those already sent included.
     """
 
     fields: Collection[str]
@@ -77,8 +79,8 @@ class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A sample that is being put together or was sent. Once sent, ``values`` is empty and ``lacked`` names
     its missing inputs.
 
-    since: when its first row came, or when it was sent. counts: number of values in each mean, from two
-    upward.
+    since: when its first row came, or when it was sent.
+    counts: number of values in each mean, from two upward.
     """
 
     since: Time
@@ -95,8 +97,10 @@ class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class _Partition:
     """The samples of one partition.
 
-    entries: by place. open: by client, the places that are being put together. ages: a heap that finds the
-    oldest entry; its items may be stale, because an entry was removed or became younger.
+    entries: by place.
+    open: by client, the places that are being put together.
+    ages: a heap that finds the oldest entry; its items may be stale, because an entry was removed or became
+    younger.
     """
 
     entries: dict[SamplePlace, _Entry] = field(default_factory=dict)

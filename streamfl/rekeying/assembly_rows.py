@@ -46,9 +46,10 @@ class Named(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class AssemblyRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Some inputs of one sample.
 
-    place: which of the client's samples: an id, or the number of a span of time. time: event time, in
-    seconds. written: that time as the record has it, for the sample's time field. inputs: empty if the record
-    has no input of a sample.
+    place: which of the client's samples: an id, or the number of a span of time.
+    time: event time, in seconds.
+    written: that time as the record has it, for the sample's time field.
+    inputs: empty if the record has no input of a sample.
     """
 
     version: Version

@@ -33,8 +33,11 @@ WRITTEN = ("json", "msgpack")
 class Stream:
     """A role's topic that `streamfl rekey` writes.
 
-    name: of its section. target: that section. source: topic and format of the records to read. by: the field
-    with the key."""
+    name: of its section.
+    target: that section.
+    source: topic and format of the records to read.
+    by: the field with the key.
+    """
 
     name: str
     target: KeySection

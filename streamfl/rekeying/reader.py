@@ -75,9 +75,9 @@ class _Content:
 class RekeyReader:
     """Decodes records that are rewritten one by one.
 
-    encode: encodes a record's fields; None: its bytes stay as they are. read_key: reads the name from a
-    record's key, where ``by`` is None. write_key: makes the new key from the name; None: the key stays as it
-    is.
+    encode: encodes a record's fields; None: its bytes stay as they are.
+    read_key: reads the name from a record's key, where ``by`` is None.
+    write_key: makes the new key from the name; None: the key stays as it is.
     """
 
     def __init__(

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from streamfl.contract.role import Decode, Record
+from streamfl.contract.channels import Decode
+from streamfl.contract.role import Record
 from streamfl.encoding.wire import ROOM, VERSION, Codec, Count, Name, Version
 
 __all__ = ["DIGEST_BYTES", "FRAGMENT_BYTES", "MARK", "Fragment", "decoded_in_fragments", "digest_of", "split"]
@@ -41,8 +42,9 @@ def split(
     """The values of the records that carry a message, in the order of sending; the message itself if it fits
     into one.
 
-    sender, epoch, sequence: the sender and the message's numbers; no other message has these. fragment_bytes:
-    bytes of content in each fragment; the reader's limits need the same value if it is not the default.
+    sender, epoch, sequence: the sender and the message's numbers; no other message has these.
+    fragment_bytes: bytes of content in each fragment; the reader's limits need the same value if it is not
+    the default.
 
     >>> [len(fragment) for fragment in split("pump", 1, 1, bytes(2_000_000))]
     [995943, 995943, 8229]

@@ -26,8 +26,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from streamfl.contract.channels import Decode
 from streamfl.contract.measurement import Counts, counter, gauge
-from streamfl.contract.role import BadRecord, Decode, Measurement, Received, Rejection, StateChange
+from streamfl.contract.role import BadRecord, Measurement, Received, Rejection, StateChange
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.encoding.wire import Count
 from streamfl.roles.fragment_encoding import DIGEST_BYTES, FRAGMENT_BYTES, Fragment, digest_of
@@ -64,10 +65,12 @@ _encode = msgspec.msgpack.Encoder().encode
 class Limits:
     """Bounds of what may wait in a partition.
 
-    message_bytes: the largest whole message. messages: most incomplete messages at a time; when it is full
-    the oldest is forgotten. senders: most senders whose received numbers are remembered; when it is full the
-    sender whose last complete message is oldest is forgotten. seconds: from a message's first fragment until
-    it is forgotten. fragment_bytes: as in :func:`split`.
+    message_bytes: the largest whole message.
+    messages: most incomplete messages at a time; when it is full the oldest is forgotten.
+    senders: most senders whose received numbers are remembered; when it is full the sender whose last
+    complete message is oldest is forgotten.
+    seconds: from a message's first fragment until it is forgotten.
+    fragment_bytes: as in :func:`split`.
     """
 
     message_bytes: int

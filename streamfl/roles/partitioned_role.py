@@ -11,11 +11,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from streamfl.contract.channels import Decode
 from streamfl.contract.measurement import Counts, counter
 from streamfl.contract.refusals import REFUSALS
 from streamfl.contract.role import (
     BadRecord,
-    Decode,
     Headers,
     Measurement,
     Received,
@@ -70,7 +70,8 @@ Own = TypeVar("Own", bound=OutboxCounts, covariant=True)
 class Outbox(Generic[Own]):
     """Collects what a partition's messages lead to: records to send, and work to ask for.
 
-    partition: its number. counts: the member's counters, for the operator.
+    partition: its number.
+    counts: the member's counters, for the operator.
     record: the record of the message that is being taken; None at a tick.
     """
 
@@ -158,7 +159,8 @@ class PartitionedRole(TaskRole[One]):
     decode: the decoder of each input from a peer, whose messages may come in several records.
     limits: bounds of these messages.
     patience: seconds that an answer may be owed before the member is not ready.
-    counts: the counters of the member. system: its reasons for refusals and notices.
+    counts: the counters of the member.
+    system: its reasons for refusals and notices.
     kept_apart: by the name of a further changelog, the changes that a task wants written there and not to its
     other state."""
 

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.channel_table import ChannelTable
-from streamfl.contract.role import Channels, Role, TopicSpec
+from streamfl.contract.channels import Channels, TopicSpec
+from streamfl.contract.role import Role
 from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 from streamfl.state.table import StateTable
@@ -22,8 +23,8 @@ def own_sections(settings: RoleSettings, layout: int = 1, without: Collection[st
     """Every key of ``[federation]`` and of the sections that not every role has, but for those that are
     forgotten. Those marked changeable may change.
 
-    layout: as of :class:`StateSettings`. without: keys that this role does not use, though its file may have
-    them.
+    layout: as of :class:`StateSettings`.
+    without: keys that this role does not use, though its file may have them.
     """
     others = RoleSettings.model_fields.keys() - {"federation"}
     own = by_key(settings, type(settings).model_fields.keys() - others)
@@ -35,8 +36,10 @@ def own_sections(settings: RoleSettings, layout: int = 1, without: Collection[st
 class RoleKind(Generic[Settings]):
     """A role as ``[role] kind = "<name>"`` names it.
 
-    settings: the class of its configuration file. build: makes the role, with no partition open. table: its
-    channels, one row each; that of the changelog follows from ``state``, unless a row is called so.
+    settings: the class of its configuration file.
+    build: makes the role, with no partition open.
+    table: its channels, one row each; that of the changelog follows from ``state``, unless a row is called
+    so.
     state_settings: the settings that are remembered beside its state; left out:
     :func:`own_sections`.
     begins_anew: whether `streamfl reset` may delete its state while its peers keep theirs, because no promise

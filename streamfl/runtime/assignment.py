@@ -51,9 +51,9 @@ def changes(
 
     A partition that another member had for a while is in both lists: the caller's state of it is out of date.
 
-    owned, generation: those of the last report. since: by partition that the member has, the generation since
-    which it has it. all_anew: report every partition as revoked, and those that the member still has as
-    assigned.
+    owned, generation: those of the last report.
+    since: by partition that the member has, the generation since which it has it.
+    all_anew: report every partition as revoked, and those that the member still has as assigned.
     """
     kept = {p for p in owned if not all_anew and since.get(p, generation + 1) <= generation}
     return sorted(owned - kept), sorted(since.keys() - kept)

@@ -50,9 +50,10 @@ class Backlog:
     def tell(self, session: Session, channels: Mapping[str, str], partitions: Iterable[int]) -> None:
         """Tell the role how many unread records follow the polled ones, by partition and input.
 
-        channels: of the inputs, by topic. partitions: of all tasks. A client library knows the end of an
-        input only after it fetched from it: before that the cluster is asked. If a partition were told
-        without an input, the records of this would look later as if they had come just then.
+        channels: of the inputs, by topic.
+        partitions: of all tasks. A client library knows the end of an input only after it fetched from it:
+        before that the cluster is asked. If a partition were told without an input, the records of this would
+        look later as if they had come just then.
         """
         if self._role is None:
             return

@@ -19,7 +19,8 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import msgspec
 
 from streamfl.configuration.urls import check_url, scheme_of
-from streamfl.contract.role import ConfigurationError, Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError, Record
 
 __all__ = [
     "HOW_TO_CREATE",
@@ -62,8 +63,9 @@ class Unreadable(Exception):
     """A batch of a topic cannot be read, now or later: it is damaged, or written in a format that this
     process does not know.
 
-    offset: the first record that cannot be read. content: the bytes of the batch, empty if they are not
-    available. following: the offset from which reading can go on; None if it is not known.
+    offset: the first record that cannot be read.
+    content: the bytes of the batch, empty if they are not available.
+    following: the offset from which reading can go on; None if it is not known.
     """
 
     def __init__(
@@ -165,9 +167,10 @@ class Subscription:
 class Moved:
     """The next record of an input partition is gone, so that reading goes on elsewhere.
 
-    position: the offset that was to be read next. following: the offset where reading goes on. If it is after
-    ``position``, the records between were deleted before they were read: by retention, or by hand. If it is
-    before, the cluster has lost records that had been read.
+    position: the offset that was to be read next.
+    following: the offset where reading goes on. If it is after ``position``, the records between were deleted
+    before they were read: by retention, or by hand. If it is before, the cluster has lost records that had
+    been read.
     """
 
     topic: str
@@ -180,11 +183,12 @@ class Moved:
 class Polled:
     """The result of a poll, to be handled in this order: revoked, assigned, tables, records, moved.
 
-    revoked, assigned: partition numbers (inputs are co-partitioned: partition p of all of them). tables:
-    records of the tables, in order within a partition. records: records of the inputs, in order within a
-    partition. moved: input partitions whose next records were gone; the records that follow come with a later
-    poll. epochs: by input partition, the epoch of the leader that wrote the last record that came, as far as
-    the bus knows.
+    revoked, assigned: partition numbers (inputs are co-partitioned: partition p of all of them).
+    tables: records of the tables, in order within a partition.
+    records: records of the inputs, in order within a partition.
+    moved: input partitions whose next records were gone; the records that follow come with a later poll.
+    epochs: by input partition, the epoch of the leader that wrote the last record that came, as far as the
+    bus knows.
     """
 
     revoked: list[int] = field(default_factory=list)
@@ -215,9 +219,10 @@ class Polled:
 class Step:
     """All that becomes visible together or not at all.
 
-    positions: the offset after the last consumed record, by input partition. outputs: messages. changelog:
-    changed state. Under at_least_once outputs are durable before the changelog is, and the changelog before
-    the positions.
+    positions: the offset after the last consumed record, by input partition.
+    outputs: messages.
+    changelog: changed state. Under at_least_once outputs are durable before the changelog is, and the
+    changelog before the positions.
     """
 
     positions: dict[TopicPartition, int] = field(default_factory=dict)

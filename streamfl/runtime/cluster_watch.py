@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from streamfl.contract.role import Channels
+from streamfl.contract.channels import Channels
 from streamfl.runtime.bus import HOW_TO_CREATE, Bus, BusUnavailable
 from streamfl.runtime.health import Health
 from streamfl.runtime.lag import Lag
@@ -42,9 +42,10 @@ class ClusterWatch:
     partitions.
     group: the worker's consumer group.
     health: where trouble is noted.
-    on_lost: called once, with a text for the operator, when a topic is missing for too long or was deleted
-    and made again. patience_seconds: how long a topic may be missing. A broker that has just started may not
-    know all topics yet.
+    on_unusable: called once, with a text for the operator, when a topic is missing for too long, was deleted
+    and made again, or has more partitions than before.
+    patience_seconds: how long a topic may be missing. A broker that has just started may not know all topics
+    yet.
     clock: seconds that never run backwards.
     lag: is updated at each look; None: no lag is measured.
     transactions: looks for open transactions that hold back the worker's inputs; None: they are not looked
@@ -58,7 +59,7 @@ class ClusterWatch:
         topics: Iterable[str],
         group: str,
         health: Health,
-        on_lost: Callable[[str], None],
+        on_unusable: Callable[[str], None],
         patience_seconds: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
         lag: Lag | None = None,
@@ -69,7 +70,7 @@ class ClusterWatch:
         self._topics = list(topics)
         self._group = group
         self._health = health
-        self._on_lost = on_lost
+        self._on_unusable = on_unusable
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._lag = lag
@@ -96,7 +97,7 @@ class ClusterWatch:
         self._thread.join(1.0)
 
     def look(self) -> bool:
-        """Ask once. False when ``on_lost`` was called. BusUnavailable if the cluster does not answer."""
+        """Ask once. False when ``on_unusable`` was called. BusUnavailable if the cluster does not answer."""
         self._answered = False
         states = self._bus.describe(self._topics)
         self._answered = True
@@ -170,7 +171,7 @@ class ClusterWatch:
 
     def _lose(self, text: str) -> bool:
         self._health.note("topics", text)
-        self._on_lost(text)
+        self._on_unusable(text)
         return False
 
     def _watch(self) -> None:

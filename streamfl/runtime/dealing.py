@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from streamfl.contract.role import Channels, ConfigurationError, Headers, Input, Record
+from streamfl.contract.channels import Channels, Input
+from streamfl.contract.role import ConfigurationError, Headers, Record
 from streamfl.roles.fragment_encoding import Fragment
 from streamfl.runtime import assignment
 from streamfl.runtime.bus import Bus, Session

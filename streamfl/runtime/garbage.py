@@ -38,7 +38,8 @@ class _LongLived:
 
 @contextmanager
 def long_lived_set_aside() -> Iterator[None]:
-    """Meanwhile. For a process that serves a single worker."""
+    """While it is entered, full collections skip objects that survived an earlier one. For a process that
+    serves a single worker."""
     rule = _LongLived()
     gc.callbacks.append(rule)
     try:

@@ -23,15 +23,16 @@ REASONS = {
     "back within bus.connect_timeout_seconds, or is another one, the worker ends with exit code 2",
     "partitions": "the worker has no partition, although there are not more workers than partitions",
     "restoring": "a partition's state is being restored from its changelog",
-    "commits": "records that were read have waited 30 seconds for their commit, or the last three commits or "
-    "more were refused",
+    "commits": "records that were read have waited 30 seconds for their commit (less if "
+    "bus.stall_timeout_seconds is less), or the last three commits or more were refused",
     "role": "the role cannot work and says why, for example because updates go out and no model comes",
     "transactions": "a transaction of another producer has been open for more than two minutes: nothing "
     "behind it can be read",
     "records": "a schema registry does not answer, so records of a partition cannot be read, or predictions "
     "cannot be written; records wait in their topic",
     "keys": "the key file or the members' file has changed and cannot be used; what was read before is used",
-    "loop": "the worker loop has not completed a round for 30 seconds",
+    "loop": "the worker loop has not completed a round for 30 seconds (less if bus.stall_timeout_seconds is "
+    "less)",
 }
 # This many refused commits in a row are trouble. A rebalance refuses only one or two.
 REFUSALS = 3

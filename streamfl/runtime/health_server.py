@@ -55,7 +55,8 @@ class Allowance:
     The limit is a share of the process's own time: under a quota, or on a busy machine, the process itself
     gets little.
 
-    now: seconds that never run backwards. process: seconds of a processor that the process has had.
+    now: seconds that never run backwards.
+    process: seconds of a processor that the process has had.
 
     >>> allowance = Allowance(now=0.0, process=0.0)
     >>> allowance.rest(worked=0.2, now=0.0, process=0.2)
@@ -90,8 +91,8 @@ class Allowance:
 class HealthServer:
     """Serves ``/metrics``, ``/healthz`` and ``/readyz`` from a thread of its own.
 
-    port: 0 takes a free one. others: the number of ports after it to try if it is taken, for further workers
-    on the machine.
+    port: 0 takes a free one.
+    others: the number of ports after it to try if it is taken, for further workers on the machine.
 
     ConfigurationError if the address is not available.
     """

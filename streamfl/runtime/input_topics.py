@@ -28,8 +28,9 @@ EPOCH = "\0epoch/"
 class Unread(NamedTuple):
     """Records that were deleted before they were read.
 
-    offsets: how many offsets; some may have held Kafka's control records, which do not count. end: the offset
-    after the last one."""
+    offsets: how many offsets; some may have held Kafka's control records, which do not count.
+    end: the offset after the last one.
+    """
 
     offsets: int
     end: int

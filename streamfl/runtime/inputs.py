@@ -10,13 +10,11 @@ from operator import attrgetter, lt
 from typing import Any
 
 from streamfl.contract.batch import Run
+from streamfl.contract.channels import Channels, DecodesRuns, Input
 from streamfl.contract.role import (
     BadRecord,
-    Channels,
     ConfigurationError,
-    DecodesRuns,
     IgnoredRecord,
-    Input,
     NotYetReadable,
     OperatorNotice,
     Received,
@@ -39,8 +37,9 @@ TOPIC, PARTITION = attrgetter("topic"), attrgetter("partition")
 class Inputs:
     """The inputs and tables of a role.
 
-    dead_letter_topic: the topic for refused records of inputs. monotonic: the clock that says when to retry a
-    record that could not be read yet. channels: those of the inputs, by topic.
+    dead_letter_topic: the topic for refused records of inputs.
+    monotonic: the clock that says when to retry a record that could not be read yet.
+    channels: those of the inputs, by topic.
     """
 
     def __init__(

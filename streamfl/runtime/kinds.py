@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.channels import Channels, TopicSpec
 from streamfl.contract.refusals import REFUSALS
-from streamfl.contract.role import Channels, TopicSpec
 from streamfl.contract.system import find_system, installed_systems, load
 from streamfl.identity import load_identity, sealed_channels
 from streamfl.roles.role_kind import RoleKind
@@ -75,9 +75,10 @@ def build_worker(
 ) -> Worker:
     """A worker of the role that ``settings`` describe, on ``bus``.
 
-    clock: the role's time in seconds. monotonic, sleep: the clock and the sleep for the worker's own waiting.
-    pool: does the role's work; None: the loop does it. kind: None takes the kind of ``settings.role``;
-    another kind has no peers.
+    clock: the role's time in seconds.
+    monotonic, sleep: the clock and the sleep for the worker's own waiting.
+    pool: does the role's work; None: the loop does it.
+    kind: None takes the kind of ``settings.role``; another kind has no peers.
     traces: gets the spans of its steps.
     ConfigurationError if there is no such role or its settings do not fit together.
     """

@@ -37,7 +37,8 @@ class Lag:
     The group's view is by committed offsets, as in Kafka's own tools and exporters. Every live worker of the
     group gives it, so it also covers a partition whose worker has died, and one that no worker has.
 
-    bus: the cluster. subscription: the inputs, the group, and where a group without offsets begins.
+    bus: the cluster.
+    subscription: the inputs, the group, and where a group without offsets begins.
     """
 
     def __init__(self, bus: Bus, subscription: Subscription) -> None:

@@ -14,7 +14,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from streamfl.contract.role import ConfigurationError, Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.assignment import changes, deal, partition_of
 from streamfl.runtime.bus import (
     CommitRefused,
@@ -42,7 +43,9 @@ def connect(url: str, options: Mapping[str, Any]) -> MemoryBus:
 class MemoryBus:
     """A new, empty cluster; :meth:`at` returns the one that the process shares under a URL.
 
-    clock: the time of its records. monotonic: the clock of a waiting poll. changed: wakes a waiting poll.
+    clock: the time of its records.
+    monotonic: the clock of a waiting poll.
+    changed: wakes a waiting poll.
 
     >>> bus = MemoryBus()
     >>> bus.create([TopicSpec("readings", 1, compacted=False)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from streamfl.contract.role import ConfigurationError, Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.assignment import partition_of
 from streamfl.runtime.bus import Outgoing, TopicState
 

@@ -112,8 +112,9 @@ class Metrics(WorkerMetrics):
     """A worker's own counts and times, and the figures that ``measure`` returns at a scrape.
 
     labels: the labels of every series: whose worker it is. Without them, sums over workers would mix
-    federations. refusals: the reasons for refusing records. Their counters exist from the start, because
-    Prometheus sees no increase in a counter that first appears with a value of 22.
+    federations.
+    refusals: the reasons for refusing records. Their counters exist from the start, because Prometheus sees
+    no increase in a counter that first appears with a value of 22.
     inputs: the topics that are read, whose counters exist from the start too.
 
     >>> class Means:

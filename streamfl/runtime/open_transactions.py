@@ -21,7 +21,9 @@ class OpenTransactions:
     A broker ends a transaction after its producer's timeout. Only a hanging one (KIP-664) stays until an
     operator ends it.
 
-    bus: the cluster. topics: the topics that are read. clock: seconds that never run backwards.
+    bus: the cluster.
+    topics: the topics that are read.
+    clock: seconds that never run backwards.
     """
 
     def __init__(self, bus: Bus, topics: Iterable[str], clock: Callable[[], float]) -> None:

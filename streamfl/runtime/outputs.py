@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter
 
-from streamfl.contract.role import Channels, Send
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import Send
 from streamfl.runtime.bus import Outgoing
 
 __all__ = ["Outputs"]

@@ -32,10 +32,12 @@ Refused = tuple[Record, BadRecord]
 class PendingStep:
     """A step and its counts.
 
-    step: what will be committed. records: the number of input records that were read for the first time.
-    repeated: the number of those that came before and are skipped. dead_letters, table_rejections: refused
-    records of inputs and of tables. passed_over: the number of ignored records, by reason. moved: the places
-    where the records to be read next were gone.
+    step: what will be committed.
+    records: the number of input records that were read for the first time.
+    repeated: the number of those that came before and are skipped.
+    dead_letters, table_rejections: refused records of inputs and of tables.
+    passed_over: the number of ignored records, by reason.
+    moved: the places where the records to be read next were gone.
     """
 
     step: Step = field(default_factory=Step)

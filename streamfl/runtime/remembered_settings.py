@@ -7,7 +7,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from streamfl.contract.role import BadRecord, Channels, ConfigurationError, Headers, Record
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import BadRecord, ConfigurationError, Headers, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.log import logger
 from streamfl.state.state_settings import (
@@ -147,9 +148,10 @@ class RememberedSettings:
     ) -> None:
         """Compare what a changelog has with the settings.
 
-        record: its record of settings. begun: whether it has any record. state: whether it has any of the
-        role's state. binds: whether this role alone may write there. In other changelogs a wrong record is
-        only replaced.
+        record: its record of settings.
+        begun: whether it has any record.
+        state: whether it has any of the role's state.
+        binds: whether this role alone may write there. In other changelogs a wrong record is only replaced.
 
         ConfigurationError if the role's state does not fit these settings.
         """

@@ -78,7 +78,9 @@ def export_traces(settings: RoleSettings) -> Traces:
 class Traces:
     """The spans of one worker. Only the worker's thread calls it, except :meth:`close`.
 
-    provider: takes the spans. scheme: the scheme of the bus's URL. group: the consumer group.
+    provider: takes the spans.
+    scheme: the scheme of the bus's URL.
+    group: the consumer group.
     """
 
     def __init__(self, provider: TracerProvider, scheme: str, group: str) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamfl.contract.role import ConfigurationError, Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.assignment import partition_of
 from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicState
 from streamfl.runtime.sqlite.file import Database, create_file, prepare

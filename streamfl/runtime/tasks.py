@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
 
-from streamfl.contract.role import BadRecord, Channels, ConfigurationError, Record, Role, StateChange
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import BadRecord, ConfigurationError, Record, Role, StateChange
 from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, with_checksum
 from streamfl.runtime.dealing import Dealing
@@ -33,12 +34,13 @@ log = logger(__name__)
 class Tasks:
     """The role on each partition that a worker has.
 
-    positions: the offsets after the last records that the state reflects. topics: what else is remembered
-    about the inputs.
+    positions: the offsets after the last records that the state reflects.
+    topics: what else is remembered about the inputs.
 
     restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as
-    unavailable. monotonic, sleep: the clock and the sleep for waiting. state_settings: the settings that are
-    remembered beside the state.
+    unavailable.
+    monotonic, sleep: the clock and the sleep for waiting.
+    state_settings: the settings that are remembered beside the state.
     """
 
     def __init__(

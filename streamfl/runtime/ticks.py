@@ -23,8 +23,9 @@ log = logger(__name__)
 class Ticks:
     """Decides when time passes for the role.
 
-    paused: gives the inputs that the role does not want to be read now. patience_seconds: how long a
-    partition from which nothing comes may hold ticks back. monotonic: the clock for this.
+    paused: gives the inputs that the role does not want to be read now.
+    patience_seconds: how long a partition from which nothing comes may hold ticks back.
+    monotonic: the clock for this.
     """
 
     def __init__(

@@ -16,8 +16,9 @@ from itertools import groupby
 from typing import cast
 
 from streamfl.contract.batch import Batch
+from streamfl.contract.channels import Channels
 from streamfl.contract.measurement import Measurement
-from streamfl.contract.role import Channels, NotYetReadable, Received, Rejection, Role, Send, Work
+from streamfl.contract.role import NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
     Bus,
@@ -58,11 +59,15 @@ log = logger(__name__)
 class Worker:
     """One role object on one session.
 
-    clock: the ``now`` that the role gets, in seconds. commit_interval: seconds for which records are gathered
-    for one commit. max_records: the most input records in one commit. restore_seconds: how long a changelog
-    may lag behind the group's offsets before the cluster counts as unavailable. progress_seconds: between two
-    lines of progress, 0 for none. monotonic, sleep: the clock and the sleep for the worker's own waiting.
-    state_settings: the settings that are remembered beside the role's state. pool: does the role's work.
+    clock: the ``now`` that the role gets, in seconds.
+    commit_interval: seconds for which records are gathered for one commit.
+    max_records: the most input records in one commit.
+    restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as
+    unavailable.
+    progress_seconds: between two lines of progress, 0 for none.
+    monotonic, sleep: the clock and the sleep for the worker's own waiting.
+    state_settings: the settings that are remembered beside the role's state.
+    pool: does the role's work.
     metrics: the worker's counters. All but :meth:`measure` and ``health`` belong to one thread."""
 
     def __init__(
@@ -100,16 +105,8 @@ class Worker:
         self._monotonic, self._sleep = monotonic, sleep
         self._pool: Pool = pool or Inline()
         self._work = RoleWork(self._pool, self.health, self.metrics)
-        self._tasks = Tasks(
-            role,
-            channels,
-            bus,
-            subscription,
-            state_settings or StateSettings(),
-            restore_seconds,
-            monotonic,
-            sleep,
-        )
+        remembered = state_settings or StateSettings()
+        self._tasks = Tasks(role, channels, bus, subscription, remembered, restore_seconds, monotonic, sleep)
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
         self._backlog = Backlog(role, max_records)
@@ -239,12 +236,12 @@ class Worker:
         if self._meanwhile:
             gathered, self._meanwhile = self._meanwhile, Polled()
         else:
-            gathered = session.poll(self._until_tick(timeout), self._backlog.most_records)
+            gathered = session.poll(self._ticks.until(timeout, self._clock()), self._backlog.most_records)
         # Not by the role's clock, which may stand still during this loop.
         deadline = self._monotonic() + self._commit_interval
         while gathered and not (gathered.revoked or gathered.assigned or gathered.moved):
             room, prompt = self._backlog.most_records - len(gathered.records), self._backlog.prompt
-            remaining = self._until_tick(deadline - self._monotonic())
+            remaining = self._ticks.until(deadline - self._monotonic(), self._clock())
             if room <= 0 or remaining <= 0:
                 break
             try:
@@ -257,9 +254,6 @@ class Worker:
                 break
             gathered = gathered.then(more)
         return gathered
-
-    def _until_tick(self, timeout: float) -> float:
-        return self._ticks.until(timeout, self._clock())
 
     def _paused(self) -> set[TopicPartition]:
         """The inputs that are not read: their partitions are full, or others have to be read first."""

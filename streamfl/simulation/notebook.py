@@ -47,7 +47,10 @@ class FrameTable:
     table."""
 
     def __init__(self, frame: Any) -> None:
-        names = frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", None)
+        names = frame.keys() if isinstance(frame, Mapping) else None
+        # A LazyFrame of polars has columns and no length: it has no values before it is collected.
+        if names is None and hasattr(frame, "__len__"):
+            names = getattr(frame, "columns", None)
         if names is None:
             raise DataError(
                 "columns by name are expected, such as a DataFrame or a dictionary, not a "
@@ -108,7 +111,8 @@ class Result:
     notes: sentences beneath it.
     figures: the same for programs.
     predictions: by sample, in columns of equal length: "row" (of the data), "prediction" (in the label's own
-    unit) and others. arrays: for a traced run, what is needed to compute it again.
+    unit) and others.
+    arrays: for a traced run, what is needed to compute it again.
     """
 
     title: str

@@ -73,7 +73,8 @@ class Report:
     arrays: what is needed to compute a traced run again.
     notes: sentences for people, beneath the table.
     predictions: by sample, in columns of equal length: "row" (of the data), "prediction" (in the label's own
-    unit) and others. draw: draws the run into a matplotlib Axes.
+    unit) and others.
+    draw: draws the run into a matplotlib Axes.
     interrupted: how far the run got before it was interrupted; the report covers that part. Empty: the run is
     complete."""
 

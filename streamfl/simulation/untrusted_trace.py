@@ -33,7 +33,8 @@ def checked_arrays(
     """The trace's arrays of these names in double precision; DataError names one that does not fit.
 
     shapes: by array name, the names of its dimensions. Dimensions of the same name have the same length, at
-    least 1. gaps: names of arrays that may have values that are not finite, which become NaN.
+    least 1.
+    gaps: names of arrays that may have values that are not finite, which become NaN.
     """
     lengths: dict[str, tuple[int, str]] = {}
     found = {}

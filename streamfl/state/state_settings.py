@@ -70,11 +70,12 @@ class Difference(NamedTuple):
 class StateSettings:
     """Settings by dotted key, as plain values.
 
-    must_stay: under another value the state means something else. may_change: the state goes on under another
-    value, and the log says so. A key that only one of two records has is not compared: the other's release
-    did not know it. layout: the number of the layout of the state's keys and values. A role that reads layout
-    n reads all earlier layouts too, and refuses later ones. It counts up when an earlier release could not
-    read, or would misread, what this release writes.
+    must_stay: under another value the state means something else.
+    may_change: the state goes on under another value, and the log says so. A key that only one of two records
+    has is not compared: the other's release did not know it.
+    layout: the number of the layout of the state's keys and values. A role that reads layout n reads all
+    earlier layouts too, and refuses later ones. It counts up when an earlier release could not read, or would
+    misread, what this release writes.
     """
 
     must_stay: Mapping[str, Any] = field(default_factory=dict)

@@ -29,7 +29,8 @@ class Progress:
     """The progress of a piece of work. The code that does the work calls it with how much is done; True asks
     it to stop early.
 
-    of: the name of the work. interrupted: how far it had come at Ctrl-C; empty if nobody pressed it.
+    of: the name of the work.
+    interrupted: how far it had come at Ctrl-C; empty if nobody pressed it.
     """
 
     def __init__(self, of: str) -> None:
@@ -147,8 +148,9 @@ def progress(
 ) -> Iterator[Progress]:
     """Shows progress while the block runs. If Ctrl-C ends it, the last line says how far the work had come.
 
-    of: the name of the work. stops: the first Ctrl-C asks the work to end with what is there; a second ends
-    the command. write: takes the lines instead of stderr, for instance into a worker's log.
+    of: the name of the work.
+    stops: the first Ctrl-C asks the work to end with what is there; a second ends the command.
+    write: takes the lines instead of stderr, for instance into a worker's log.
     """
     global _display
     work = Progress(of)

@@ -27,8 +27,7 @@ class Proof:
     needed.
 
     faults: a :class:`streamfl.testing.faults.FaultSimulation`: scenarios by seed, and what has to hold in
-    each. None, where the
-    manifest names ``members``: scenarios of these. Nothing is lost or doubled in them.
+    each. None, where the manifest names ``members``: scenarios of these. Nothing is lost or doubled in them.
     check: a :data:`streamfl.testing.faults.clients.Check`: what else has to hold in such scenarios.
     fuzz: a function that takes a ``random.Random`` and returns, by name, what makes each target of wrong
     messages; most come from :func:`streamfl.testing.fuzz.targets.member_targets`. None, where the manifest

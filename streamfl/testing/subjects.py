@@ -8,16 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from streamfl.contract.role import (
-    Decode,
-    Received,
-    Record,
-    Rejection,
-    Role,
-    Send,
-    StateChange,
-    receive_at_once,
-)
+from streamfl.contract.channels import Decode
+from streamfl.contract.role import Received, Record, Rejection, Role, Send, StateChange, receive_at_once
 from streamfl.testing.extremes import Extreme
 
 __all__ = ["LONG", "Batch", "Place", "RoleRun", "Same", "State", "Subject", "Traffic", "answers", "equal"]
@@ -78,9 +70,12 @@ class Subject:
     bad: messages that it has to refuse wherever they come, each with the reason.
     repeatable: the channels on which it recognises a message that it has accepted before.
     paced: the outputs whose number of messages depends on the clock, such as those under a budget of bytes a
-    second. same: whether two values of a channel and key are equal up to rounding, one from a batch and one
-    from single messages. same_restored: the same for a role that stayed and one that was restored.
-    canonical: the state without differences that have no meaning. together: by channel, messages in a row as
+    second.
+    same: whether two values of a channel and key are equal up to rounding, one from a batch and one from
+    single messages.
+    same_restored: the same for a role that stayed and one that was restored.
+    canonical: the state without differences that have no meaning.
+    together: by channel, messages in a row as
         a decoder gives them together, such as in columns; a list on other channels.
 
     """

@@ -35,7 +35,8 @@ class PartyGiven:
 class CoordinatorGiven:
     """head: the function of the embeddings. loss: of the head's outputs. start: as a party's, for theta_0.
 
-    secret: noise on labels is drawn from it. encode: encodes a prediction for users.
+    secret: noise on labels is drawn from it.
+    encode: encodes a prediction for users.
     carry: takes an embedding's record, returns the headers of a prediction made from it.
     """
 

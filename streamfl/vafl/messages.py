@@ -72,7 +72,8 @@ class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
 
     prediction: in the label's own unit, the probability of label 1, or the probability of every class.
     embeddings: number of parties whose embeddings it uses; the mean of a party's embeddings replaces a
-    missing one. revision: counts an entity's predictions from 0.
+    missing one.
+    revision: counts an entity's predictions from 0.
     """
 
     entity: str

@@ -110,7 +110,8 @@ class Mechanism:
     embedding_noise: c, standard deviation of the noise on each embedding.
     gradient_norm: S, bound of each gradient in a step; None: steps have no noise.
     gradient_noise: sigma, standard deviation of the noise on a step's sum in units of S; None: steps have no
-    noise. budget: mu that no record may exceed; None: no limit.
+    noise.
+    budget: mu that no record may exceed; None: no limit.
     secret: all noise is drawn from it.
     """
 

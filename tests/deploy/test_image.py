@@ -109,6 +109,7 @@ def test_the_steps_make_a_worker_that_needs_no_right(image: Image) -> None:
     shown = "import streamfl, streamfl_connectors as c; print(streamfl.__file__, c.__file__)"
     where = image.run("python", "-c", shown, within=True)
     assert where.communicate()[0].count(f"{image.tree}/lib") == 2
+    assert not list(image.tree.glob("lib/python*/site-packages/streamfl/testing"))
     more = {"STREAMFL_BUS__URL": f"sqlite://{image.data}/bus.db"}
     configuration = DEPLOY / "server.toml"
     made = image.run("topics", str(configuration), "--create", more=more)

@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from streamfl import __version__
 from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
 from streamfl.runtime.kinds import find_kind
 
@@ -26,6 +27,21 @@ def test_roles_belong_together(overlay: str) -> None:
     found: list[RoleSettings] = [load_settings(path, find_kind(load_kind(path)).settings) for path in roles]
     assert len({settings.federation.model_dump_json() for settings in found}) == 1
     assert len({settings.group for settings in found}) == len(roles)
+
+
+def test_files_name_this_version() -> None:
+    """Protects a deployment by the files as they are: they start the image, and install the wheel, that one
+    builds beside them."""
+    tags = [
+        yaml.safe_load(path.read_text(encoding="utf-8"))["images"][0]["newTag"]
+        for path in (
+            KUBERNETES / "base" / "kustomization.yaml",
+            KUBERNETES / "overlays" / "production" / "kustomization.yaml",
+        )
+    ]
+    assert tags == [__version__] * 2
+    page = (KUBERNETES.parents[1] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert f"streamfl-{__version__}-py3-none-any.whl" in page
 
 
 @pytest.mark.parametrize("path", BASE, ids=lambda path: path.stem)

@@ -13,7 +13,7 @@ import pytest
 from command_line import Command
 from laptop import Laptop
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
 
 TEXT = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text(encoding="utf-8")

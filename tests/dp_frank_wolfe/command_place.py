@@ -11,7 +11,7 @@ import pytest
 from command_line import run_command
 
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger
 from streamfl.dp_frank_wolfe.roles import ROLES

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from distributions import distribution
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Outgoing, Unreadable, connect
 from streamfl.runtime.memory_bus import MemoryBus
 

@@ -18,7 +18,8 @@ from counting import CHANNELS, TOPICS, CountingRole, number
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.structs import TopicPartition as KafkaPartition
 
-from streamfl.contract.role import Channels, ConfigurationError
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing, Subscription, connect
 from streamfl.runtime.input_topics import Unread
 from streamfl.runtime.memory_bus import MemoryBus

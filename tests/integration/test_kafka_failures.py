@@ -30,7 +30,8 @@ from streamfl_connectors.kafka.sending import publish
 from streamfl_connectors.session import KafkaSession
 from topic_limits import lower_limit
 
-from streamfl.contract.role import ConfigurationError, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import (
     BusUnavailable,
     CommitRefused,

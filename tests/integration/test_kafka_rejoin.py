@@ -14,7 +14,7 @@ from broker import Broker
 from streamfl_connectors.kafka import clients
 from streamfl_connectors.librdkafka import cluster
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Guarantee, Outgoing, Polled, Session, Step, Subscription, connect
 
 SECONDS = 30.0

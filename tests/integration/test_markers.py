@@ -14,7 +14,7 @@ from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.logs import KafkaReader
 
 from streamfl.cli.inspect import records_behind
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
 
 pytestmark = pytest.mark.broker

@@ -10,7 +10,7 @@ import pytest
 from broker import Broker
 from kafka import KafkaProducer
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.open_transactions import OpenTransactions
 from streamfl.testing.bus_laws.members import eventually

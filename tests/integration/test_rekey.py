@@ -17,7 +17,7 @@ from broker import Broker
 from streamfl_process import start_streamfl
 
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker

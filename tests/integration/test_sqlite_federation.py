@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, Subscription, connect
 
 PARTITIONS = 4

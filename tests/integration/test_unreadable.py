@@ -22,7 +22,8 @@ from kafka import KafkaProducer
 from streamfl_process import run_streamfl
 
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import Channels, ConfigurationError, Input, TopicSpec
+from streamfl.contract.channels import Channels, Input, TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, Subscription, Unreadable, connect
 from streamfl.runtime.kinds import build_worker

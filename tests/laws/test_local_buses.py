@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from streamfl.contract.role import ConfigurationError, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, CommitRefused, Outgoing, Session, Step, Subscription, connect
 from streamfl.runtime.sqlite_bus import SqliteBus
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from streamfl.contract.role import ConfigurationError, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import (
     Bus,
     BusUnavailable,

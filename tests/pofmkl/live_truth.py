@@ -90,8 +90,11 @@ class Between:
 class CalmPlant:
     """What a plant did between two times at which nobody was killed.
 
-    before, after: the workers' figures then. records: of each topic, those that were written between.
-    earlier: those before. clients: what each client is remembered by. budget: a client's bytes a second.
+    before, after: the workers' figures then.
+    records: of each topic, those that were written between.
+    earlier: those before.
+    clients: what each client is remembered by.
+    budget: a client's bytes a second.
     """
 
     before: Figures

@@ -65,8 +65,8 @@ def new_client(
     """A role of clients without an open partition. It is asynchronous, and no client waits because of a
     backlog.
 
-    federation, learning, uplink: other keys of these sections. labels: keys of [labels]; None: labels come
-    with the samples. given: other fields of ``ClientGiven``.
+    federation, learning, uplink: other keys of these sections.
+    labels: keys of [labels]; None: labels come with the samples. given: other fields of ``ClientGiven``.
     """
     samples: dict[str, Any] = {
         "topic": "samples",
@@ -105,7 +105,9 @@ def new_server(
 ) -> PofmklServer:
     """A server without an open partition.
 
-    kernels, features: N and D. dimension: of the samples. step: left out, that of equation (10).
+    kernels, features: N and D.
+    dimension: of the samples.
+    step: left out, that of equation (10).
     federation, learning: other keys of these sections.
     """
     content = {
@@ -123,7 +125,9 @@ def new_server(
 class MemoryFederation:
     """Workers of the federation "f" on a memory bus, whose clock is set by hand.
 
-    content: the sections of a client's settings, and of a server's. partitions: of the samples."""
+    content: the sections of a client's settings, and of a server's.
+    partitions: of the samples.
+    """
 
     def __init__(self, content: Mapping[str, Any], partitions: int = 2) -> None:
         self.content = content

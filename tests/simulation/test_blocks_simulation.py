@@ -15,7 +15,8 @@ from making import BlockMaker, decode_order, make_block, make_piece
 
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.role import StateChange, TopicSpec, Work
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import StateChange, Work
 from streamfl.contract.seeding import rng_for
 from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.roles.message_fragments import LongMessages

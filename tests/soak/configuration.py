@@ -10,7 +10,7 @@ from identities import Keys
 from soak.subject import FEDERATION, PARTITIONS, Plan, SoakedSystem
 
 from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.kinds import find_kind
 
 __all__ = ["SESSION_SECONDS", "TRANSACTION_SECONDS", "all_topics", "load_members", "write_configuration"]

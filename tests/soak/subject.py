@@ -117,8 +117,8 @@ class SoakedSystem:
     modes: its ways to learn. The first is the default.
     members: returns a plan's members, by name.
     records: returns the records of a sample of the load, by the plan and the sample's number. They are the
-    same every time. predicted: returns the sample of a prediction, by the prediction's content. Every sample
-    has to have one.
+    same every time.
+    predicted: returns the sample of a prediction, by the prediction's content. Every sample has to have one.
     check: adds failed checks and counts to the verdict. Positions and dead letters are checked separately.
     turn: the load ends after a multiple of this number of samples, for example if a round waits for all
     clients.

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Record
 
 PARTIES = {"ann": "party", "bob": "party"}
 ROWS = [

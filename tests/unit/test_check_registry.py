@@ -14,7 +14,7 @@ from registry import serving
 from streamfl_connectors.avro import AvroSchema
 from streamfl_connectors.framing import framed
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
 

@@ -15,7 +15,7 @@ import pytest
 from command_line import Command
 
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.kernels import frequencies, paper_dictionary
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Outgoing

@@ -15,7 +15,8 @@ from command_line import Command
 
 from streamfl.cli.dead_letters import replay as command
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Record
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import BusUnavailable, Outgoing, Polled, Step
 from streamfl.runtime.kinds import build_worker

@@ -19,16 +19,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfl.contract.role import (
-    BadRecord,
-    Channels,
-    ConfigurationError,
-    DecodesRuns,
-    Headers,
-    Input,
-    Record,
-    Sender,
-)
+from streamfl.contract.channels import Channels, DecodesRuns, Input, Sender
+from streamfl.contract.role import BadRecord, ConfigurationError, Headers, Record
 from streamfl.encoding.wire import encoded_size
 from streamfl.identity import (
     SEAL_BYTES,

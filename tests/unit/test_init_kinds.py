@@ -50,6 +50,14 @@ SAID = {
     ),
 }
 
+# By system, a setting that all members need alike, and that is not the default.
+ALIKE = {
+    "pofmkl": 'learning.loss="logistic"',
+    "fdskl": "learning.columns_share=0.5",
+    "quasi-newton": "alignment.limit=5000",
+    "dp-frank-wolfe": "learning.radius=0.5",
+}
+
 
 def bus_with_records(name: str) -> str:
     """The URL of a bus with samples and labels of the same keys."""
@@ -100,12 +108,15 @@ def test_what_is_written_is_what_the_kind_reads(
 @pytest.mark.parametrize("system", [one for one in installed_systems() if len(one.kinds) > 1])
 def test_members_agree_on_their_federation(system: System, tmp_path: Path, command: Command) -> None:
     """Protects federations from members that count apart: the topic grows between two commands, and with it
-    the guess of federation.clients."""
+    the guess of federation.clients. And from members that refuse each other's messages, because only the
+    first was told of a loss or a budget."""
     url, first = bus_with_records(tmp_path.name), tmp_path / "first.toml"
     parties = () if system.name == "pofmkl" else PARTIES[:2]
+    assert set(ALIKE) == {one.name for one in installed_systems() if one.shared}
+    alike = ("--set", ALIKE[system.name]) if system.shared else ()
     said = ("--url", url, "--federation", "bikes", *parties, *SAID.get(system.name, ()))
     words = ("--from-topic", "rentals", "--labels-topic", "returns", "--label", "late", *said)
-    code, _, error = command("init", first, "--role", system.kinds[0], *words)
+    code, _, error = command("init", first, "--role", system.kinds[0], *words, *alike)
     assert code == 0, error
     assert f"the same command with --role, another file and --like {first}" in " ".join(error.split())
     for number in range(9 * ROWS):
@@ -120,6 +131,11 @@ def test_members_agree_on_their_federation(system: System, tmp_path: Path, comma
             written = [tomllib.loads(one.read_text()) for one in (first, other)]
             assert written[0]["federation"] == written[1]["federation"]
             assert written[0]["bus"] == written[1]["bus"]
+            for place in system.shared:
+                section, _, key = place.partition(".")
+                there, here = (one.get(section, {}) for one in written)
+                for same in [key] if key else there:
+                    assert here.get(same) == there.get(same), place
     code, _, error = command("init", tmp_path / "x", "--like", first, "--federation", "cars")
     assert (code, "federation.name is 'bikes' there, and you say 'cars'" in error) == (2, True)
 

@@ -63,6 +63,12 @@ def test_everything_is_there_for_who_asks_for_it(caplog: pytest.LogCaptureFixtur
     ("name", "text", "raised", "reaches"),
     [
         ("selector", "Unhandled exception in task <One>:", "Invalid file descriptor: -1", False),
+        (
+            "selector",
+            "Unhandled exception in task <Reading>:",
+            "'NoneType' object has no attribute 'data_received'",
+            False,
+        ),
         ("selector", "Unhandled exception in task <Other>:", "no memory", True),
         (
             "transport",

@@ -21,16 +21,13 @@ from streamfl.kernels import (
     SQUARE,
     FeatureMap,
     Kernel,
-    bin_probabilities,
-    bins,
     frequencies,
     grid,
-    heaviest_first,
     loss_named,
-    normalised,
     paper_dictionary,
     random_features,
 )
+from streamfl.pofmkl.learning.log_weights import bin_probabilities, heaviest_first, normalised
 
 finite = st.floats(-30, 30, allow_nan=False)
 
@@ -371,8 +368,6 @@ def test_bin_probabilities_are_equation_8(weights: list[float], size: int, explo
     expected = [(1 - exploration) * math.fsum(h) / math.fsum(ordered) + exploration / len(held) for h in held]
     computed = bin_probabilities(np.array([ordered, ordered]), size, exploration)
     np.testing.assert_allclose(computed, [expected, expected], rtol=1e-12)
-    cut = bins(np.arange(len(ordered)), size)
-    assert [len(b) for b in cut] == [len(h) for h in held]
 
 
 def test_full_exploration_is_uniform_to_the_last_bit() -> None:

@@ -11,7 +11,8 @@ import pytest
 from command_line import Command
 
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import BadRecord, ConfigurationError, Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.encoding.wire import MAXIMUM_BYTES
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.records.formats import format_named

@@ -7,7 +7,8 @@ from collections.abc import Collection
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, number
 
-from streamfl.contract.role import Channels, ConfigurationError, TopicSpec
+from streamfl.contract.channels import Channels, TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.remembered_settings import is_settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.encoding.wire import encoded_size
 from streamfl.runtime.bus import Outgoing, Step, Subscription
 from streamfl.simulation.network import NetworkBus

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
-from streamfl.contract.role import Channels, NotYetReadable, Received, Record, Rejection, Send
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import NotYetReadable, Received, Record, Rejection, Send
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker

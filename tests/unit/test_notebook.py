@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 import streamfl
@@ -108,6 +109,7 @@ def test_systems_whose_parties_have_columns_are_simulated_too() -> None:
     ("data", "options", "said"),
     [
         ([1, 2], {}, "not a list"),
+        (pl.DataFrame({"x": [1.0], "y": [1.0]}).lazy(), {}, "not a LazyFrame"),
         ({"x": [1.0], "y": [1.0, 2.0]}, {}, "equal length"),
         ({"x": [], "y": []}, {}, "no rows"),
         ({"x": [[1.0]], "y": [1.0]}, {}, "2 dimensions"),

@@ -18,8 +18,9 @@ from scraped import scraped
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
+from streamfl.contract.channels import Channels, TopicSpec
 from streamfl.contract.measurement import declared
-from streamfl.contract.role import Channels, ConfigurationError, TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.records.header_propagation import time_in
 from streamfl.rekeying.kind import rekey_kind
 from streamfl.runtime.bus import Outgoing

@@ -10,6 +10,7 @@ import pytest
 from streamfl.configuration.settings import RoleSettings, Section, load_kind, load_settings
 from streamfl.contract.role import ConfigurationError
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.runtime.kinds import find_kind
 
 GOOD = """
 [federation]
@@ -104,6 +105,7 @@ def test_constructing_settings_ignores_the_environment(monkeypatch: pytest.Monke
             [1.0],
             ["samples.label_range = [1.0]: two finite numbers", "smaller one first"],
         ),
+        ("samples", "label_range", [-1e308, 1e308], ["samples.label_range = [-1e+308, 1e+308]", "1e+300"]),
         ("samples", "topic", "two words", ["samples.topic = 'two words'", "1 to 249 letters"]),
         ("samples", "topic", "line\n", ["samples.topic = 'line\\n'", "1 to 249 letters"]),
         ("samples", "topic", "..", ["samples.topic = '..'", "1 to 249 letters"]),
@@ -224,6 +226,22 @@ def test_an_unknown_section_in_the_environment_is_a_mistake(
     monkeypatch.setenv("STREAMFL_SAMPELS__TOPIC", "x")
     with pytest.raises(ConfigurationError, match=r"STREAMFL_SAMPELS__TOPIC.*did you mean 'samples'"):
         load_settings(config, PofmklSettings)
+
+
+def test_sections_within_sections_are_a_mistake_however_deep(config: Path) -> None:
+    """A file that a program has spoilt is told of as any other mistake: its sections are too deep to be
+    printed."""
+    config.write_text(f"{GOOD}\n[{'.'.join('a' * 2000)}]\nx = 1\n")
+    with pytest.raises(ConfigurationError, match="a is not known"):
+        load_settings(config, PofmklSettings)
+
+
+def test_kernels_whose_weights_no_array_holds_are_refused(config: Path) -> None:
+    """As many as this were a traceback of NumPy; fewer are refused with what a record holds."""
+    content = {"kernels": {"bandwidths": [float(width) for width in range(1, 20_001)]}}
+    settings = load_settings(config, PofmklSettings, content)
+    with pytest.raises(ConfigurationError, match=r"kernels\.bandwidths and kernels\.views give \d+ kernels"):
+        find_kind("pofmkl-client").build(settings)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from streamfl.cli import inspect, preflight
 from streamfl.cli.preflight import Configured
 from streamfl.cli.remembered_rows import CountedState
 from streamfl.configuration.settings import RoleSettings, load_settings
-from streamfl.contract.role import ConfigurationError, Record, Role, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError, Record, Role
 from streamfl.contract.system import System, installed_systems
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, ShardVersion
 from streamfl.records.input_watch import InputWatch

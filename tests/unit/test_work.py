@@ -27,7 +27,8 @@ from making import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamfl.contract.role import Received, Record, Rejection, Send, TopicSpec, Work
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Received, Record, Rejection, Send, Work
 from streamfl.roles.fragment_encoding import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession

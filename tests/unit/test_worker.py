@@ -14,15 +14,8 @@ from dataclasses import replace
 import pytest
 from counting import CHANNELS, CountingRole, bus_of, decode_number, drain, number
 
-from streamfl.contract.role import (
-    Channels,
-    ConfigurationError,
-    IgnoredRecord,
-    Input,
-    Record,
-    StateChange,
-    TopicSpec,
-)
+from streamfl.contract.channels import Channels, Input, TopicSpec
+from streamfl.contract.role import ConfigurationError, IgnoredRecord, Record, StateChange
 from streamfl.encoding.wire import encoded_size, record_size
 from streamfl.runtime.bus import (
     BusUnavailable,

@@ -114,8 +114,8 @@ def mend_joins(coordinator: Any) -> None:
     """Repair three faults of the library's joins.
 
     An answer that comes between two polls counts. The library would begin another join instead of taking the
-    answer. If polls are shorter than a rebalance that never ends, and every new generation refuses the
-    commits of all members.
+    answer. Where polls are shorter than a rebalance, that rebalance would never end, and each new generation
+    would refuse the commits of all members.
 
     A member that was put out begins from nothing. If it learns this in the middle of a join, the library
     would go on with partitions that other members have by now.

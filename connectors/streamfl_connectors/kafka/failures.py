@@ -183,8 +183,9 @@ PUT_RIGHT = (
     ("kafka.net.selector", "blocking the event loop"),
     # A connection was closed just before its next bytes were to be waited for.
     ("kafka.net.selector", "Invalid file descriptor: -1"),
-    # Or just before they were to be read or written.
+    # Or just before they were to be read or written, or handed on.
     ("kafka.net.transport", "'NoneType' object has no attribute"),
+    ("kafka.net.selector", "'NoneType' object has no attribute 'data_received'"),
 )
 
 

@@ -117,8 +117,8 @@ class KafkaMembership(GroupMember):
             self.positions.now[place] = own.offset
             self.positions.came(place, own.leader_epoch, polled)
         # A generation is taken only when the member is stable: then every change that came with it has been
-        # noted
-        # below, in this very poll. Read later, it could vouch for partitions that another member has by now.
+        # noted below, in this very poll. Read later, it could vouch for partitions that another member has by
+        # now.
         group = self.consumer.group_metadata()
         if group.generation_id < 0:
             self.group = None

@@ -120,7 +120,8 @@ class Sampling:
 def step_length(iteration: int, least: float) -> float:
     """gamma_t = 2 / (p t + 2), the universal step.
 
-    iteration: t, from 0. least: p.
+    iteration: t, from 0.
+    least: p.
 
     >>> step_length(0, 0.5), step_length(4, 0.5)
     (1.0, 0.5)

@@ -23,8 +23,9 @@ def gram_of(own: Mapping[str, Floats], products: Mapping[str, Floats]) -> Floats
 
     For a pair of columns of two parties, both parties have released a product. The mean counts.
 
-    own: products of each party's columns among themselves, (N_k, N_k). products: with all others' columns,
-    (N_k, others)."""
+    own: products of each party's columns among themselves, (N_k, N_k).
+    products: with all others' columns, (N_k, others).
+    """
     counts = [len(one) for one in own.values()]
     starts = np.cumsum([0, *counts])
     gram = np.zeros((starts[-1], starts[-1]))

@@ -42,7 +42,8 @@ class Quantised:
 def quantise(values: Floats, sum_bits: int = SUM_BITS) -> Quantised:
     """Values as whole numbers, as fine as exact sums allow. Results from them are the same on every machine.
 
-    values: public, finite. sum_bits: the absolute values sum to less than 2^sum_bits.
+    values: public, finite.
+    sum_bits: the absolute values sum to less than 2^sum_bits.
     """
     exponent = math.frexp(float(np.sum(np.abs(values))))[1]
     bits = min(FINEST_BITS, sum_bits - 1 - exponent)
@@ -52,7 +53,8 @@ def quantise(values: Floats, sum_bits: int = SUM_BITS) -> Quantised:
 class Iterate:
     """x, block by block, and the sketches of its columns.
 
-    blocks: of all parties, in the public order. columns: how many each party has.
+    blocks: of all parties, in the public order.
+    columns: how many each party has.
     """
 
     def __init__(self, blocks: Sequence[Block], columns: Mapping[str, int]) -> None:
@@ -76,9 +78,12 @@ class Iterate:
     def step(self, answers: Mapping[int, Vertex], gamma: float) -> None:
         """x_b <- (1 - gamma) x_b + gamma r_b s_b for the blocks that answered; the others stay as they are.
 
-        answers: by number of the block. gamma: between 0 and 1.
+        answers: by number of the block.
+        gamma: between 0 and 1.
+
         Raises ValueError, before anything changes, if a vertex is not of its block; AssertionError if x has
-        left its ball."""
+        left its ball.
+        """
         for number, vertex in answers.items():
             if vertex.column not in self._blocks[number].columns or vertex.sign not in (1, -1):
                 raise ValueError(

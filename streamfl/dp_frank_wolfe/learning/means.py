@@ -154,7 +154,8 @@ def intercept(told: Mapping[str, Means], plans: Mapping[str, MeansPlan], x: Mapp
     The parties' means of the label are averaged, weighted by their precision. A party that released none has
     centred nothing.
 
-    told, plans: by party. x: weights by party, (columns,).
+    told, plans: by party.
+    x: weights by party, (columns,).
     """
     if not told:
         return 0.0

@@ -33,7 +33,8 @@ def refit(gram: Floats, correlations: Floats, radius: float, least: float) -> Fl
     2009).
 
     gram: (columns, columns), symmetric, noisy. Its eigenvalues are lifted to ``least``, because noise may
-    have made them negative. correlations: b, (columns,).
+    have made them negative.
+    correlations: b, (columns,).
     """
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     lifted = (vectors * np.maximum(values, least)) @ vectors.T

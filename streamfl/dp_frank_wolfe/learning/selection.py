@@ -61,8 +61,11 @@ ROUNDING = 1e-9
 class SelectionPlan:
     """What one party may release.
 
-    columns: N_k. others: columns that the other parties choose. rate: of each choice, None where epsilon is
-    infinite. noises: by kind of release. row_bound: B.
+    columns: N_k.
+    others: columns that the other parties choose.
+    rate: of each choice, None where epsilon is infinite.
+    noises: by kind of release.
+    row_bound: B.
     """
 
     columns: int
@@ -111,7 +114,9 @@ class SelectionPlan:
 def plan_selection(cost: float, columns: int, others: int, shares: Mapping[str, float]) -> SelectionPlan:
     """A party's plan.
 
-    cost: of the party, may be infinite. columns: N_k. others: columns that the other parties choose.
+    cost: of the party, may be infinite.
+    columns: N_k.
+    others: columns that the other parties choose.
     shares: of cost, by kind, of sum 1: ``MARGINAL`` or ``TWO_ROUND``.
     """
     if (

@@ -71,7 +71,9 @@ class IdentitySketch:
 class SignSketch:
     """Sums with random signs.
 
-    rows: n of the window. numbers: m. seed: public, the same at all parties of a window.
+    rows: n of the window.
+    numbers: m.
+    seed: public, the same at all parties of a window.
     """
 
     def __init__(self, rows: int, numbers: int, seed: int) -> None:

@@ -78,7 +78,8 @@ def predictions(window: Window, own: Floats, others: Quantised, sketch: Sketch, 
     follows from its own features and from what was released. The bound is enforced: sketches predict several
     times more than the true model ever does, and without a bound one row could move a score by any amount.
 
-    own: x of the party's columns. others: sum of x_j times sums of column j over the others' columns.
+    own: x of the party's columns.
+    others: sum of x_j times sums of column j over the others' columns.
     """
     weights = quantise(own, SUM_BITS - FEATURE_BITS)
     exact = outputs(window.columns, weights.numbers.astype(np.int64)).astype(np.float64)
@@ -98,8 +99,11 @@ def column_scores(gradient: Integers) -> Integers:
 class PartyFit:
     """One fit on one window.
 
-    window: the frozen one. blocks: the party's, by their public numbers. plan: what it may release.
-    place: where its releases belong. candidates: columns of a block that are tried in an iteration, None for
+    window: the frozen one.
+    blocks: the party's, by their public numbers.
+    plan: what it may release.
+    place: where its releases belong.
+    candidates: columns of a block that are tried in an iteration, None for
         all; drawn by the public ``seed``. Fewer of them are cheaper, but the theorem does not cover that.
     """
 
@@ -140,9 +144,9 @@ class PartyFit:
         """Answers of the blocks with these numbers. A block that may show no new column and has none shown
         does not answer.
 
-        own: x of the party's columns. others: from :meth:`Iterate.others`.
-        Raises ValueError for an iterate that no server could have reached, and for more choices than the plan
-        has.
+        own: x of the party's columns.
+        others: from :meth:`Iterate.others`. Raises ValueError for an iterate that no server could have
+        reached, and for more choices than the plan has.
         """
         radius = sum(block.radius for block in self._blocks.values())
         if not (

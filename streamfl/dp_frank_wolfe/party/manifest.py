@@ -13,7 +13,7 @@ from itertools import pairwise
 from streamfl.contract.role import BadRecord
 from streamfl.dp_frank_wolfe.messages import Manifest, content_of
 
-__all__ = ["digest_of_rows", "manifest_content", "numbered", "rows_of"]
+__all__ = ["digest_of_rows", "is_of_waiting", "manifest_content", "numbered", "rows_of"]
 
 
 def digest_of_rows(names: Sequence[str]) -> bytes:
@@ -58,6 +58,15 @@ def rows_of(manifest: Manifest, rows: int, announced: Mapping[int, str]) -> list
         )
         raise BadRecord("another_manifest", text)
     return names
+
+
+def is_of_waiting(manifest: Manifest, rows: int, announced: Mapping[int, str]) -> bool:
+    """Whether it is a manifest by numbers, of entities that all wait. A number is given once, so a manifest
+    that was taken before is none."""
+    try:
+        return bool(manifest.runs and rows_of(manifest, rows, announced))
+    except BadRecord:
+        return False
 
 
 def numbered(announcements: Iterable[tuple[int, Sequence[str]]]) -> dict[int, str]:

@@ -17,8 +17,10 @@ WAITING, FITTING = range(2)
 class PartyProgress(msgspec.Struct, array_like=True):
     """A party's progress; remembered as ``progress``.
 
-    window: the latest that was frozen. iteration: the next that may be asked. announced: messages with names
-    so far. link: this federation's last link in the ledger's chain of fits.
+    window: the latest that was frozen.
+    iteration: the next that may be asked.
+    announced: messages with names so far.
+    link: this federation's last link in the ledger's chain of fits.
     manifest, heard: digests of the window's manifest, and of the server's latest message about it. They show
     what comes again."""
 

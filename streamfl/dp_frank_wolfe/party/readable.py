@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
-from streamfl.contract.role import BadRecord, Decode, Record
+from streamfl.contract.channels import Decode
+from streamfl.contract.role import BadRecord, Record
 from streamfl.dp_frank_wolfe.party.window import Bounds
 from streamfl.records.fields import shown
 from streamfl.records.labels import Label, LabelReader

@@ -29,7 +29,7 @@ from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
 from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
-from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, rows_of
+from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, is_of_waiting, rows_of
 from streamfl.dp_frank_wolfe.party.progress import FITTING, WAITING, PartyProgress
 from streamfl.dp_frank_wolfe.party.serving import NoServing, PartyServing
 from streamfl.dp_frank_wolfe.party.table import PartyTable
@@ -49,6 +49,8 @@ from streamfl.state.value_fragments import ValueFragments
 __all__ = ["PartyTask"]
 
 ANNOUNCED_BYTES = 60_000
+# Windows from which a party follows its server back. Fewer may be manifests that were replayed late.
+MOST_AHEAD = 100
 
 
 class PartyTask(PartsTask):
@@ -218,8 +220,9 @@ class PartyTask(PartsTask):
             if window > progress.window:
                 # The ledger has this window, and the state does not.
                 self.ledger.check_follows(progress.link)
-            self._repeated(window == progress.window and heard != progress.manifest, "manifest")
-            return
+            if not self._was_misled(message):
+                self._repeated(window == progress.window and heard != progress.manifest, "manifest")
+                return
         names = rows_of(read_content(message.content, Manifest), rows, self.table.numbered)
         if unknown := sum(not self.table.was_announced(name) for name in names):
             raise BadRecord(
@@ -247,6 +250,19 @@ class PartyTask(PartsTask):
             self.send(window, 0, "frozen", content, link, head)
 
         self.ledger.release(window, 0, "frozen", heard, content, frozen.digest, then)
+
+    def _was_misled(self, message: Message) -> bool:
+        """Whether the latest window cannot have been the server's. Where members have no keys, a stranger can
+        write a manifest of any window, and the party would pass over all windows before that one."""
+        latest, window = self.progress.window, message.window
+        if self.settings.federation.members is not None or latest - window <= MOST_AHEAD:
+            return False
+        manifest = read_content(message.content, Manifest)
+        if not is_of_waiting(manifest, self.settings.window.rows, self.table.numbered):
+            return False
+        told = f"window {latest} was frozen, and the server is at window {window}: the party follows it back"
+        self.outbox.notices.say("window_ahead", told)
+        return True
 
     def _take_ask(self, message: Message, heard: bytes) -> None:
         progress, place = self.progress, self.answers.place(message)

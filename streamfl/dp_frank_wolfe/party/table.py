@@ -45,7 +45,8 @@ class PartyTable:
 
     columns: of an entity.
     limit: most entities. When it is reached, the oldest incomplete one is forgotten. Complete ones wait for a
-    window. counts: of the member, for the operator.
+    window.
+    counts: of the member, for the operator.
     """
 
     def __init__(self, parts: ChangedParts, columns: int, limit: int, counts: MemberCounts) -> None:

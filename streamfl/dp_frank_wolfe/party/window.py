@@ -91,7 +91,8 @@ def freeze(
     """The window of ``rows`` rows. Raises ValueError for more.
 
     features: (up to rows, columns) float, NaN where there is none. A row with a number that is not finite
-    becomes zeros. labels: (up to rows,), likewise. A row without a label has a label of 0, the centre.
+    becomes zeros.
+    labels: (up to rows,), likewise. A row without a label has a label of 0, the centre.
     """
     if len(features) > rows or len(labels) > rows:
         raise ValueError(f"{max(len(features), len(labels))} rows: the window has {rows}")
@@ -133,9 +134,9 @@ def correlations(columns: NDArray[np.int16], residuals: Integers, most: int) -> 
     If one row is replaced, each sum moves by at most 2 FEATURE_ONE max |residual|, because that row's product
     lies between plus and minus half of that, before and after.
 
-    residuals: (rows,). most: the public bound of each, whatever the rows are. Raises ValueError if a sum over
-    a chunk could exceed 2^53 with it. The residuals themselves are not checked: a refusal must not depend on
-    rows.
+    residuals: (rows,).
+    most: the public bound of each, whatever the rows are. Raises ValueError if a sum over a chunk could
+    exceed 2^53 with it. The residuals themselves are not checked: a refusal must not depend on rows.
     """
     if CHUNK * FEATURE_ONE * most >= EXACT:
         raise ValueError(f"residuals may be up to {most / RESIDUAL_ONE:g}, which is too large for exact sums")

@@ -31,9 +31,11 @@ class FitPlan:
     """What one party may release in a fit, and how. Everything here is public and comes from the party's own
     configuration.
 
-    choices: vertices that it may choose. columns: N_k, columns that it may show.
+    choices: vertices that it may choose.
+    columns: N_k, columns that it may show.
     prediction_bound: R as a whole number of ``RESIDUAL_ONE``.
-    rate: of the choices' whole scores. noise: of a column's sketch. Both None where epsilon is infinite.
+    rate: of the choices' whole scores.
+    noise: of a column's sketch. Both None where epsilon is infinite.
     """
 
     choices: int
@@ -94,9 +96,12 @@ def plan_fit(
 ) -> FitPlan:
     """A party's plan. Raises ValueError for arguments that no plan fits.
 
-    cost: of this party, may be infinite. choices: how many the schedule has of it. columns: N_k.
-    prediction_bound: R, in units of the label's bound. choice_share: of cost, for the choices; the rest is
-    for the sketches."""
+    cost: of this party, may be infinite.
+    choices: how many the schedule has of it.
+    columns: N_k.
+    prediction_bound: R, in units of the label's bound.
+    choice_share: of cost, for the choices; the rest is for the sketches.
+    """
     if (
         choices < 1
         or columns < 1

@@ -193,9 +193,11 @@ class PartyLedger:
         In the chain of fits it then raises BadRecord for the message that led to the release. The dead
         letters keep that message, so that it can be replayed once topic and file agree.
 
-        window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
-        content: what is released, as others will see it. rows: digest of the rows that it is computed from,
-        which nobody else sees. lane: the chain that the release belongs to.
+        window, iteration, kind: where the release belongs.
+        heard: digest of the message that led to it.
+        content: what is released, as others will see it.
+        rows: digest of the rows that it is computed from, which nobody else sees.
+        lane: the chain that the release belongs to.
         """
         if self._noting:
             self._waiting.append(

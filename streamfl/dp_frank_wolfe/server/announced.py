@@ -32,7 +32,8 @@ class Announced:
     Announcements depend on ids and times alone, never on values. A name is forgotten when a window takes it.
     If a party announces it again after that, it is for another window.
 
-    parties: in the public order. limit: most names of one party that wait, so all together are bounded. A
+    parties: in the public order.
+    limit: most names of one party that wait, so all together are bounded. A
         party with a larger limit of its own may announce more: those are left out.
     counts: of the member, for the operator.
     """

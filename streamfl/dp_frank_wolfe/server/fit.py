@@ -34,7 +34,9 @@ Floats = NDArray[np.float64]
 class _Progress(msgspec.Struct, array_like=True):
     """Progress of the window's fit.
 
-    window: 0 before the first. over: it has ended. vertices, columns: how many were released.
+    window: 0 before the first.
+    over: it has ended.
+    vertices, columns: how many were released.
     """
 
     window: Count = 0
@@ -62,8 +64,8 @@ class _Shown:
 class Fit:
     """The present fit.
 
-    counts: of the member. All that is counted follows from releases. centred: whether a party has released
-    its means.
+    counts: of the member. All that is counted follows from releases.
+    centred: whether a party has released its means.
     """
 
     def __init__(

@@ -22,10 +22,12 @@ __all__ = ["PartyLiveness"]
 class _Presence(msgspec.Struct, array_like=True):
     """A party's state.
 
-    owes: the kind of message that the server expects, empty for none. iteration: of that message.
+    owes: the kind of message that the server expects, empty for none.
+    iteration: of that message.
     away: the party did not answer in time. The server asks it for nothing more until it has sent what it
     owes.
-    heard: place of its latest answer in the window. digest: of that answer.
+    heard: place of its latest answer in the window.
+    digest: of that answer.
     """
 
     owes: Annotated[str, msgspec.Meta(max_length=16)] = ""
@@ -41,7 +43,8 @@ class PartyLiveness:
     A party that does not answer in time is away. If no party answers, none is left behind: all are asked
     again, because they may not have been able to release anything when they were asked.
 
-    parties: in the public order. patience: seconds.
+    parties: in the public order.
+    patience: seconds.
     """
 
     def __init__(self, parts: ChangedParts, parties: Sequence[str], patience: float) -> None:

@@ -67,9 +67,12 @@ class _Run(msgspec.Struct, array_like=True):
 class PublishedModel(msgspec.Struct, frozen=True):
     """The model of one party's columns for users, as JSON under the party's name.
 
-    version: the window that it was fitted on. columns: numbers of those with a weight. weights: for columns
-    and labels that are scaled by their bounds. label_centre, label_bound: the labels' scale. intercept: of
-    the whole model, in label bounds."""
+    version: the window that it was fitted on.
+    columns: numbers of those with a weight.
+    weights: for columns and labels that are scaled by their bounds.
+    label_centre, label_bound: the labels' scale.
+    intercept: of the whole model, in label bounds.
+    """
 
     party: str
     version: int

@@ -42,7 +42,8 @@ class _Progress(msgspec.Struct, array_like=True):
 class Selection:
     """The present selection.
 
-    counts: of the member. centred: whether a party has released its means.
+    counts: of the member.
+    centred: whether a party has released its means.
     """
 
     def __init__(

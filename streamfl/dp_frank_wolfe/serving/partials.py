@@ -26,8 +26,10 @@ SLACK = 0.01
 class PartialPlan:
     """How parts are computed with one model.
 
-    weights: x_k as whole numbers, (columns,). bits: after the point of a part. noise: None where there is
-    none, or nothing to hide."""
+    weights: x_k as whole numbers, (columns,).
+    bits: after the point of a part.
+    noise: None where there is none, or nothing to hide.
+    """
 
     weights: NDArray[np.int64]
     bits: int

@@ -38,8 +38,10 @@ LIMIT_WAITS = "as many parts of predictions as window.limit wait to be sent"
 class _Due(msgspec.Struct, array_like=True, frozen=True):
     """A part to be sent.
 
-    model: its version. value: with its noise. rows: digest of what it is computed from, which the ledger's
-    link binds. before: the part with the version before, where it is sent.
+    model: its version.
+    value: with its noise.
+    rows: digest of what it is computed from, which the ledger's link binds.
+    before: the part with the version before, where it is sent.
     """
 
     entity: Name

@@ -70,9 +70,11 @@ def fit(
 ) -> DirectFit:
     """Run all parties.
 
-    windows: by party, all with the same labels. plans: by party. until_gap: the fit ends once the gap is at
-    most this; not private. absent: of an iteration and a party, whether the party was not asked. late:
-    whether its answer came too late for the step; a column that it shows is known from then on.
+    windows: by party, all with the same labels.
+    plans: by party.
+    until_gap: the fit ends once the gap is at most this; not private.
+    absent: of an iteration and a party, whether the party was not asked.
+    late: whether its answer came too late for the step; a column that it shows is known from then on.
     places: of a party, the window and the secret, where releases belong; None: :func:`place`.
     The gap is known in iterations in which all parties answer.
     """

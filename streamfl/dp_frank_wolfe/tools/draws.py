@@ -30,8 +30,10 @@ def fitted(
 ) -> tuple[dict[str, Floats], float]:
     """Weights by party, and the intercept, of a fit in which no party is away.
 
-    windows: as they were frozen, by party. number: of the window. places: by party, where its releases
-    belong, with their secret."""
+    windows: as they were frozen, by party.
+    number: of the window.
+    places: by party, where its releases belong, with their secret.
+    """
     own, learning = centre_for(public, windows, places.__getitem__), public.settings.learning
     if learning.estimator != "frank-wolfe":
         x = selected(public, own.windows, places.__getitem__).x
@@ -58,7 +60,8 @@ def least_squares(
     """Weights by party, and the intercept, of a fit on some parties' columns: the smallest weights that fit
     best, no privacy.
 
-    inputs: by party, (rows, columns). knowing: the parties of each fit; the others' weights are 0.
+    inputs: by party, (rows, columns).
+    knowing: the parties of each fit; the others' weights are 0.
     """
     owners = np.concatenate([[""], *([party] * own.shape[1] for party, own in inputs.items())])
     gram, products = np.zeros((len(owners),) * 2), np.zeros(len(owners))

@@ -31,8 +31,9 @@ class FrankWolfeFederation(TurnFederation[DPFrankWolfeSettings]):
 
     settings: of any member; what belongs to a single one is filled in here. Noise is drawn from
         federation.seed with privacy.insecure_test_noise, and from a secret of this run without it.
-    inputs: by party, in the order of federation.parties, (entities, its columns). labels: (entities,). All
-    are learnt from. network_delay: virtual seconds of a message.
+    inputs: by party, in the order of federation.parties, (entities, its columns).
+    labels: (entities,). All are learnt from.
+    network_delay: virtual seconds of a message.
     overheard: called with each message between members.
     """
 

@@ -18,17 +18,24 @@ __all__ = ["FitOutcome"]
 class FitOutcome:
     """How the fits ended. With several windows, figures are of the last one.
 
-    rows: of all windows together. test_rows: rows that r2 is measured on; 0: the rows of the last window.
+    rows: of all windows together.
+    test_rows: rows that r2 is measured on; 0: the rows of the last window.
     history: by iteration, objective, gap and support, before each step and after the last.
-    uplink_numbers: signed indices and numbers of columns that parties sent, in all windows. uplink_most: what
-    their plans allow. epsilon: of an entity's whole life. epsilon_spent: of the entity that the most was
-    released of.
-    parties: by name, columns, columns with a weight. traffic: by kind of topic, messages and bytes. seconds:
-    on the clock. weights: by party. intercept: of the last model, in label bounds. trace: arrays by name.
+    uplink_numbers: signed indices and numbers of columns that parties sent, in all windows.
+    uplink_most: what their plans allow.
+    epsilon: of an entity's whole life.
+    epsilon_spent: of the entity that the most was released of.
+    parties: by name, columns, columns with a weight.
+    traffic: by kind of topic, messages and bytes.
+    seconds: on the clock.
+    weights: by party.
+    intercept: of the last model, in label bounds.
+    trace: arrays by name.
     r2_draws: r2 of this and of other draws of noise, on the same rows; one without noise, none where r2 is
     None.
     prediction_noise: deviation of the noise in a prediction that is served, in the label's own unit; 0
-    without noise. served_r2: r2 of such predictions. None without noise, or where r2 is None.
+    without noise.
+    served_r2: r2 of such predictions. None without noise, or where r2 is None.
     alone, pooled: r2 of least squares without privacy, on each party's columns and on all.
     """
 

@@ -55,10 +55,12 @@ ledger = typer.Typer(
 class _Topic:
     """Content of the ledger's topic.
 
-    entities: how many something was released of. largest_rho: largest cost of an entity; None: something had
-    no noise. budget_rho: what no entity may exceed at this party. epsilon: of the entity with the largest
-    cost, if every party has released as much of its share. releases: by chain. disagreement: why a party
-    would refuse; None: topic and file agree.
+    entities: how many something was released of.
+    largest_rho: largest cost of an entity; None: something had no noise.
+    budget_rho: what no entity may exceed at this party.
+    epsilon: of the entity with the largest cost, if every party has released as much of its share.
+    releases: by chain.
+    disagreement: why a party would refuse; None: topic and file agree.
     """
 
     name: str

@@ -40,7 +40,8 @@ Floats = NDArray[np.float64]
 class ReceivedFit:
     """Messages of one window. manifest: names of its rows. means: by party that centres, as released.
 
-    asks, answers: by iteration and party. chosen, others, products: by party, where columns are chosen once.
+    asks, answers: by iteration and party.
+    chosen, others, products: by party, where columns are chosen once.
     models: by party, its weights.
     """
 
@@ -73,9 +74,10 @@ class ReceivedFit:
 class ReceivedFits:
     """Notes every message between members.
 
-    public: of the settings. whole: whether to keep predictions in the space of sketches, which are large and
-    which a trace needs. iterations: how many have begun, of all fits. announced: number of names, each once
-    for each party.
+    public: of the settings.
+    whole: whether to keep predictions in the space of sketches, which are large and which a trace needs.
+    iterations: how many have begun, of all fits.
+    announced: number of names, each once for each party.
     """
 
     def __init__(self, public: Public, whole: bool = False) -> None:

@@ -50,10 +50,11 @@ def run_fits(
     """Lets the federation fit the first rows of the table, ``window.rows`` to a window. r2 is of the rows
     behind them, if any.
 
-    network_delay: virtual seconds of a message. draws: of noise, to measure r2 with; the first is the
-    federation's. watch: called with the share that is done. If it returns True the run ends with the fits
-    that are over, or with KeyboardInterrupt if none is. Raises ConfigurationError if there are too few rows,
-    DataError if the fits did not end.
+    network_delay: virtual seconds of a message.
+    draws: of noise, to measure r2 with; the first is the federation's.
+    watch: called with the share that is done. If it returns True the run ends with the fits that are over, or
+    with KeyboardInterrupt if none is. Raises ConfigurationError if there are too few rows, DataError if the
+    fits did not end.
     """
     begun, public = time.perf_counter(), Public(settings)
     count, claimed = _rows_of(settings, table, windows), _claimed(public)

@@ -67,7 +67,8 @@ def step_size(
     gamma. It needs no known end, and forgets ever more slowly.
 
     step: gamma, above 0. With B = R = 1 the noise of the draws itself grows unless gamma L''^2 is below about
-    2 lambda. horizon: T, the number of iterations of the whole run.
+    2 lambda.
+    horizon: T, the number of iterations of the whole run.
     """
     if rule == "constant":
         return step

@@ -36,8 +36,7 @@ FEWEST_DISTANCES = FEWEST_ENTITIES // 2
 
 
 class BandwidthSearch:
-    """Finds the bandwidth: the median distance of pairs of labelled entities, from one masked sum (spec,
-    second review 11)."""
+    """Finds the bandwidth: the median distance of pairs of labelled entities, from one masked sum."""
 
     def __init__(self, settings: FdsklSettings, model: KernelModel, labelled: LabelledEntities) -> None:
         self._learning = settings.learning

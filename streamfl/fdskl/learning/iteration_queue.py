@@ -41,7 +41,8 @@ class IterationQueue:
     the model meanwhile.
 
     parts: where it is remembered.
-    actives: the active parties' numbers. own: this party's.
+    actives: the active parties' numbers.
+    own: this party's.
     """
 
     def __init__(self, parts: ChangedParts, actives: Sequence[int], own: int) -> None:

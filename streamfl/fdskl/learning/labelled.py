@@ -108,8 +108,9 @@ class LabelledEntities:
     def add(self, entity: str, label: float, output: float = math.nan, known: int = 0) -> None:
         """Add a label. Its entity becomes the youngest; beyond the limit the oldest is forgotten.
 
-        output: f at the current version of the model; NaN: not known, or as before. known: from how many
-        parties' columns."""
+        output: f at the current version of the model; NaN: not known, or as before.
+        known: from how many parties' columns.
+        """
         self._sort()
         before = self._entities.pop(entity, None)
         if before is not None:

@@ -208,7 +208,8 @@ class KernelModel:
         """Take another active party's iteration. Its new features have no coefficients here. BadRecord for an
         impossible one.
 
-        first: the first feature that is kept from now on. decay: factor of all earlier coefficients.
+        first: the first feature that is kept from now on.
+        decay: factor of all earlier coefficients.
         """
         record = self._record
         if not (record.first <= first <= record.next and first % self.block == 0 and 0 < decay <= 1):

@@ -64,8 +64,9 @@ class OwnOutputs:
     model: the party's.
     rounds: take its questions.
     width: bytes of a number.
-    ready: called when a round may be answered. over: called with rounds that ask for a version that is not
-    known any more."""
+    ready: called when a round may be answered.
+    over: called with rounds that ask for a version that is not known any more.
+    """
 
     def __init__(
         self,

@@ -35,7 +35,8 @@ class Answered:
     peers: of the partition.
     draws_anew: whether features of another bandwidth are drawn anew, as private ones are.
     refuses: whether too much is refused; False: it is only reported, because without keys a stranger may have
-    asked first. metrics, notices: for the operator.
+    asked first.
+    metrics, notices: for the operator.
     """
 
     def __init__(

@@ -56,8 +56,12 @@ class ActiveFigures(ActiveCounts):
     ) -> Iterable[Measurement]:
         """The counters, and gauges of all partitions together.
 
-        totals: of the partitions. awaited: predictions to be made. labelled: entities that are learnt from.
-        features: kept. version: the largest. dropped: features that were dropped.
+        totals: of the partitions.
+        awaited: predictions to be made.
+        labelled: entities that are learnt from.
+        features: kept.
+        version: the largest.
+        dropped: features that were dropped.
         """
         assert self._what is not None
         yield from self.measure_counts()

@@ -16,7 +16,8 @@ class PartyGiven:
     """secret: private frequencies are drawn from it. noise_secret: noise on the columns is. entropy: 32
     secret bytes a life.
 
-    encode: encodes a prediction for users. carry: which headers of a sample's record its prediction gets.
+    encode: encodes a prediction for users.
+    carry: which headers of a sample's record its prediction gets.
     sign: signs a turn of this party in a partition of the log of several active parties.
     """
 

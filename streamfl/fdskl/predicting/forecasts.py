@@ -26,7 +26,9 @@ class EntityForecast(msgspec.Struct, array_like=True, gc=False):
     since: when it last changed.
     awaited: whether a prediction has to be made.
     revision: predictions that were made.
-    output: f of the last prediction. version: of its model. parties: from how many parties' columns.
+    output: f of the last prediction.
+    version: of its model.
+    parties: from how many parties' columns.
     label: one that came before the prediction.
     offset: of the sample that it was wanted with.
     """

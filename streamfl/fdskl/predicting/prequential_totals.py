@@ -26,7 +26,9 @@ Positive = Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)]
 class PrequentialTotals(msgspec.Struct, array_like=True):
     """Sums over predictions of a model whose label came, each made before its label was learnt from.
 
-    labels: how many. loss: sum of the losses. total, squares: sums of the labels and of their squares.
+    labels: how many.
+    loss: sum of the losses.
+    total, squares: sums of the labels and of their squares.
     """
 
     labels: Count = 0

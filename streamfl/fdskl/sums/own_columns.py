@@ -22,10 +22,12 @@ __all__ = ["OwnColumns"]
 class _Entity(msgspec.Struct, array_like=True, gc=False):
     """What is known of an entity.
 
-    since: when its columns came. columns: raw numbers; empty: it was asked for and has not come. asked:
-    whether it was asked for. features: how many were answered for it, whatever its columns were. first, end:
-    the last of these are ``first`` to ``end`` - 1. bandwidth: with which the last ones were drawn; None: the
-    bandwidth of the first round with features.
+    since: when its columns came.
+    columns: raw numbers; empty: it was asked for and has not come.
+    asked: whether it was asked for.
+    features: how many were answered for it, whatever its columns were.
+    first, end: the last of these are ``first`` to ``end`` - 1.
+    bandwidth: with which the last ones were drawn; None: the bandwidth of the first round with features.
     """
 
     since: Time

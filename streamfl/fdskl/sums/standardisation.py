@@ -99,8 +99,11 @@ def combined(one: Floats, other: Floats) -> Floats:
 class Scaling:
     """The scaling of each column; each array is (columns,).
 
-    logarithms: whether arcsinh comes first. means: subtracted. deviations: divided by. limits: values beyond
-    are cut off."""
+    logarithms: whether arcsinh comes first.
+    means: subtracted.
+    deviations: divided by.
+    limits: values beyond are cut off.
+    """
 
     logarithms: NDArray[np.bool_]
     means: Floats

@@ -19,11 +19,11 @@ from streamfl.fdskl.metrics import PartyMetrics
 from streamfl.fdskl.party.peers import Peers
 from streamfl.fdskl.sums.contributions import LARGEST_PART
 from streamfl.fdskl.sums.early_sums import EarlySums
-from streamfl.fdskl.sums.issued_rounds import asked_by
 from streamfl.fdskl.sums.masks import checked
 from streamfl.fdskl.sums.own_part import OwnPart
 from streamfl.fdskl.sums.pending_sums import OFF, STAGES, SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.received_rounds import ReceivedRounds
+from streamfl.fdskl.sums.round_checks import checked_root
 from streamfl.fdskl.sums.standardisation import Standardisation
 from streamfl.roles.notices import Notices
 
@@ -134,7 +134,7 @@ class Sums:
 
     def take_round(self, message: Round, content: bytes, now: float) -> None:
         """An active party asks for a sum. BadRecord for what cannot be asked."""
-        root = asked_by(message, self._settings)
+        root = checked_root(message, self._settings)
         if root != self._own:
             self.own_part.answered.check(message)
         key = message.incarnations[root], message.number

@@ -47,10 +47,13 @@ DIVERGED = "a smaller learning.step or a larger learning.regularisation"
 class KernelOutcome(TableOutcome):
     """The results of a run.
 
-    iterations: of learning. features, features_dropped: how many are kept, and were dropped. traffic: by
-    kind, messages between parties and their bytes. abandoned: rounds given up, by reason. bandwidth: of the
-    kernel, None before it is known. regret: summed loss of the progressive predictions, minus the smaller
-    loss of the final model and the best constant; None in epochs, or if the run was interrupted.
+    iterations: of learning.
+    features, features_dropped: how many are kept, and were dropped.
+    traffic: by kind, messages between parties and their bytes.
+    abandoned: rounds given up, by reason.
+    bandwidth: of the kernel, None before it is known.
+    regret: summed loss of the progressive predictions, minus the smaller loss of the final model and the best
+    constant; None in epochs, or if the run was interrupted.
     """
 
     settings: FdsklSettings

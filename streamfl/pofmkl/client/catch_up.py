@@ -235,8 +235,9 @@ class CatchUp:
     def limit(self, client: Client, in_hand: int, waiting: Mapping[int, int], *, waited: bool) -> None:
         """Note whether the client is behind.
 
-        in_hand: its labels that could be learnt. waiting: those of all clients, by partition. waited: some of
-        its own had to wait before.
+        in_hand: its labels that could be learnt.
+        waiting: those of all clients, by partition.
+        waited: some of its own had to wait before.
         """
         number = client.key[0]
         client.share = in_hand / max(1, in_hand, waiting[number])
@@ -325,8 +326,10 @@ class CatchUp:
     def backlog(self, kind: str, waiting: int, clients: int) -> str | None:
         """A text on the backlog and what clients wait for; None: no backlog.
 
-        kind: "samples" or "labels". waiting: how many of these wait in hand. clients: how many clients they
-        belong to."""
+        kind: "samples" or "labels".
+        waiting: how many of these wait in hand.
+        clients: how many clients they belong to.
+        """
         if self._silence.alone:
             return ALONE.format(self._silence.patience)
         if not (self._behind or (self.samples and waiting)):

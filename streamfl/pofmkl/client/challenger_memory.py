@@ -24,7 +24,8 @@ class ChallengerMemory:
     """The remembered states of each client's challengers.
 
     models: the names of the challengers that have a state to remember. The state of any other is forgotten:
-    it no longer runs. failures: counts states that cannot be remembered or taken back.
+    it no longer runs.
+    failures: counts states that cannot be remembered or taken back.
     """
 
     def __init__(self, models: Collection[str] = (), failures: ModelFailures | None = None) -> None:

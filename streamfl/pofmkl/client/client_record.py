@@ -46,8 +46,10 @@ class ClientRecord(msgspec.Struct, array_like=True):
     epoch: identifies one life of its state.
     sequence: the uploads sent in this epoch.
     labels_learnt: on the versions ``learnt_on`` of the model's shards; with ``learnt_on`` None they do not
-    count. granted: the labels that it may learn on these versions while it is behind. behind: whether it was
-    when it learnt last. awaited: the shards that its updates went to since.
+    count.
+    granted: the labels that it may learn on these versions while it is behind.
+    behind: whether it was when it learnt last.
+    awaited: the shards that its updates went to since.
     uploads_drawn: the uploads begun. It is the position in the sequence of its random numbers.
     tokens, filled_at: of its byte budget.
     upload: its open upload.
@@ -80,11 +82,14 @@ class ClientRecord(msgspec.Struct, array_like=True):
 class ClientSnapshot:
     """A client's state in the role.
 
-    row: of the client in the learner. seen_at: the time of its latest sample, to within 5 seconds.
+    row: of the client in the learner.
+    seen_at: the time of its latest sample, to within 5 seconds.
     silent_from: the time on the worker's clock from which a pause of its samples is unusual; None: not known.
+    labelled_at, unlabelled_from: the same of its labels; both None if none has come.
     waiting: how many of its samples, or labels of [labels], wait for the model.
-    samples, labels: how many it has predicted and learnt. on_version_zero: those predicted before there was a
-    model. uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
+    samples, labels: how many it has predicted and learnt.
+    on_version_zero: those predicted before there was a model.
+    uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
     budget: the tokens in its bucket when they last changed, and its depth; None without a budget.
     """
 
@@ -98,3 +103,5 @@ class ClientSnapshot:
     uploads_sent: int
     budget: tuple[float, float] | None
     silent_from: float | None
+    labelled_at: float | None
+    unlabelled_from: float | None

@@ -224,8 +224,9 @@ class ClientRegistry:
     def longest_idle(self, at: float, busy: Callable[[Client], bool]) -> Client | None:
         """The client that has been idle for longest, and at least for the expiry; None if there is none.
 
-        at: the newest time of the new client's partition. busy: whether a client has waiting samples or
-        labels, or an open upload."""
+        at: the newest time of the new client's partition.
+        busy: whether a client has waiting samples or labels, or an open upload.
+        """
         longest, idle = None, self.expiry
         reached = max(at, *self._reached.values())
         for key, client in self._clients.items() if reached not in self._full else ():
@@ -386,6 +387,8 @@ class ClientRegistry:
             uploads_sent=record.sequence,
             budget=None if bucket is None else (bucket.tokens, bucket.depth),
             silent_from=record.sample_rhythm.overdue_at,
+            labelled_at=None if record.label_rhythm.heard is None else record.label_rhythm.written,
+            unlabelled_from=record.label_rhythm.overdue_at,
         )
 
     def elsewhere(self, name: str) -> Sequence[int]:

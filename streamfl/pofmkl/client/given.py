@@ -20,13 +20,14 @@ class ClientGiven:
     """learner: the mathematics.
 
     fingerprint: of the settings that all members need alike.
-    encode: encodes a prediction for users. low, span: a prediction or label y is ``low + y * span`` in the
-    label's own unit.
+    encode: encodes a prediction for users.
+    low, span: a prediction or label y is ``low + y * span`` in the label's own unit.
     carry: which headers of a sample's record its prediction gets.
     means: fills in missing inputs.
     challengers: models that learn beside the learner and are only measured.
-    signing: if members have keys, checks that the server signed a version of the model. seal_bytes: added to
-    a message by its seal."""
+    signing: if members have keys, checks that the server signed a version of the model.
+    seal_bytes: added to a message by its seal.
+    """
 
     learner: Learner
     fingerprint: int

@@ -37,7 +37,8 @@ class LabelSource(Protocol):
         """Take a sample or a label. client: None if it is not registered. BadRecord if there is no room for
         it.
 
-        record: the record of the message. headers: for a sample, the headers of its prediction.
+        record: the record of the message.
+        headers: for a sample, the headers of its prediction.
         """
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:

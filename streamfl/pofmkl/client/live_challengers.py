@@ -189,8 +189,9 @@ def classification_measurements(
 ) -> Iterable[Measurement]:
     """Log loss, accuracy and AUC as gauges.
 
-    until: the time up to which they describe the present. group: the class that declares them. model: the
-    challenger's name."""
+    until: the time up to which they describe the present.
+    group: the class that declares them. model: the challenger's name.
+    """
     for metric, value in zip(
         declared(group), classification_figures(predictions, labels).values(), strict=True
     ):

@@ -180,7 +180,8 @@ class PendingSamples(PendingQueues[PendingSample]):
     """A queue of samples for each client. Each sample that has to wait is stored in its own slot: one write a
     pending sample.
 
-    dimension: of the samples that may be restored. logistic: whether their labels are for the logistic loss.
+    dimension: of the samples that may be restored.
+    logistic: whether their labels are for the logistic loss.
     """
 
     def __init__(self, dimension: int, logistic: bool) -> None:

@@ -37,7 +37,8 @@ LATE = 4
 class _Wait:
     """An input that waits until another one was read further, or the model has advanced.
 
-    progress: of what it waits for. since: when that was seen last.
+    progress: of what it waits for.
+    since: when that was seen last.
     """
 
     progress: int
@@ -48,10 +49,14 @@ class _Wait:
 class _Partition:
     """What is known of an open partition.
 
-    is_history: whether samples and their labels are a backlog. received: records by input. written_at: the
-    time of the last of these, by input. misses: the last samples in a row that came without a label in hand.
-    late, early: labels since the last look that came after their sample, and the others. labels_are_late:
-    whether most of the last labels did. learnt: labels. waits: by the input that waits.
+    is_history: whether samples and their labels are a backlog.
+    received: records by input.
+    written_at: the time of the last of these, by input.
+    misses: the last samples in a row that came without a label in hand.
+    late, early: labels since the last look that came after their sample, and the others.
+    labels_are_late: whether most of the last labels did.
+    learnt: labels.
+    waits: by the input that waits.
     """
 
     is_history: bool = False
@@ -79,9 +84,9 @@ class _Partition:
 class ReadingOrder:
     """Decides for each partition which of samples and labels is read first.
 
-    catch_up: says how much is unread, and how many labels the clients learn on one version. join: has the
-    labels whose sample has not come. patience: seconds after which an input waits no longer for what does not
-    come.
+    catch_up: says how much is unread, and how many labels the clients learn on one version.
+    join: has the labels whose sample has not come.
+    patience: seconds after which an input waits no longer for what does not come.
     """
 
     def __init__(self, catch_up: CatchUp, join: LabelJoin, registry: ClientRegistry, patience: float) -> None:

@@ -37,7 +37,8 @@ class _Silence(msgspec.Struct, array_like=True):
 
     versions: of the model's shards at the first request without an answer; None: all are answered.
     since: when that request was made.
-    unanswered: a tenth of the patience is spent. alone: all of it.
+    unanswered: a tenth of the patience is spent.
+    alone: all of it.
     """
 
     versions: tuple[Count, ...] | None = None

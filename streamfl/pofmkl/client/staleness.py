@@ -17,7 +17,8 @@ class StalenessPolicy:
 
     lockstep: clients go in rounds. A round is one version of every shard of the model.
     samples_per_version: labels that a client may learn on one version: 1 in lockstep, n when bounded, None
-    when asynchronous. upload_interval: seconds after which an upload is sent although no new model came.
+    when asynchronous.
+    upload_interval: seconds after which an upload is sent although no new model came.
     """
 
     def __init__(self, learning: LearningSection) -> None:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from streamfl.contract.seeding import normal, uniform
 from streamfl.encoding.wire import VERSION, encoded_size
-from streamfl.kernels import FeatureMap, Kernel, frequencies, normalised, random_features
+from streamfl.kernels import FeatureMap, Kernel, frequencies, random_features
+from streamfl.pofmkl.learning.log_weights import normalised
 from streamfl.pofmkl.messages import UPDATE, Update
 
 __all__ = ["Baseline", "em_kofl", "ofmkl_avg", "ofskl", "per_fed_avg", "vm_kofl"]

@@ -17,13 +17,13 @@ from river import base
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
-from streamfl.kernels.log_weights import normalised
 from streamfl.learning.challengers import challenger
 from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl.config import BANDWIDTHS
 from streamfl.pofmkl.estimators.features import FeatureColumns, Sample, number_of, sample_of, shown
 from streamfl.pofmkl.estimators.lone_client import LoneClient
 from streamfl.pofmkl.estimators.tables import columns_like, name_of, numbers_or_labels, rows_of, values_like
+from streamfl.pofmkl.learning.log_weights import normalised
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
 
 __all__ = ["Classifier", "Regressor"]
@@ -39,6 +39,8 @@ LARGEST_LABEL, LARGEST_SCALED = 1e18, 1e36
 # The learner of each class holds 5 MB. More classes than this are more likely numbers, for Regressor, or
 # identifiers.
 MOST_CLASSES = 100
+# A seed is written as eight bytes with a sign.
+LARGEST_SEED = 2**63 - 1
 
 Floats = NDArray[np.float64]
 
@@ -117,6 +119,10 @@ class _Alone(base.Estimator):  # type: ignore[misc]
             raise ConfigurationError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.detector not in DETECTORS:
             raise ConfigurationError(f"detector {self.detector!r} is not one of {', '.join(DETECTORS)}")
+        _check_whole("features_per_kernel", self.features_per_kernel, 1)
+        _check_whole("seed", self.seed, -LARGEST_SEED - 1)
+        if isinstance(self.river, str):
+            raise ConfigurationError(f"river = {self.river!r}: a tuple of names is expected")
         for name in self.river or ():
             challenger(name, "logistic" if self._loss is LOGISTIC else "square")
         features = ViewedFeatures(
@@ -140,6 +146,12 @@ class _Alone(base.Estimator):  # type: ignore[misc]
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
         yield {"features_per_kernel": 10}
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not least <= value <= LARGEST_SEED:
+        raise ConfigurationError(f"{name} = {value!r}: a whole number of at least {least} is expected")
 
 
 class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]

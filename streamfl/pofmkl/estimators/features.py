@@ -65,6 +65,8 @@ class FeatureColumns:
 
 def sample_of(x: Mapping[Hashable, Any]) -> Sample:
     """The features that have a value."""
+    if not hasattr(x, "items"):
+        raise ValueError(f"the sample is {shown(x)}: a dictionary of features is expected")
     sample = {}
     for name, value in x.items():
         # A fast path, as most are plain numbers. A NaN fails the comparison.

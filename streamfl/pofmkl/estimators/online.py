@@ -28,10 +28,10 @@ from streamfl.kernels import (
     Kernel,
     Loss,
     frequencies,
-    normalised,
     paper_dictionary,
     random_features,
 )
+from streamfl.pofmkl.learning.log_weights import normalised
 
 __all__ = ["POFMKLClassifier", "POFMKLRegressor"]
 
@@ -180,8 +180,7 @@ class POFMKLRegressor(_LocalLearner, base.MiniBatchRegressor):  # type: ignore[m
     rate depends on the unit of the squared target.
 
     A missing feature counts as 0. A feature that first appears in a later sample gets its own frequencies
-    then. A
-    feature that appears only in a prediction is ignored.
+    then. A feature that appears only in a prediction is ignored.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 __all__ = ["columns_like", "name_of", "numbers_or_labels", "rows_of", "values_like"]
 
 EXPECTED = "a DataFrame of pandas or polars or a NumPy array with a row for each sample is expected"
+ONE_COLUMN = "a series, a list or an array of one dimension is expected"
 
 
 def rows_of(table: Any) -> Iterator[dict[Hashable, Any]]:
@@ -27,8 +29,12 @@ def rows_of(table: Any) -> Iterator[dict[Hashable, Any]]:
 
 
 def numbers_or_labels(values: Any) -> list[Any]:
-    """The labels of a series, an array or a list."""
+    """The labels of a series, an array or a list. ValueError if they are a table."""
+    if hasattr(values, "columns"):
+        raise ValueError(f"the labels are a {type(values).__name__}: {ONE_COLUMN}")
     if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise ValueError(f"the labels are an array of {values.ndim} dimensions: {ONE_COLUMN}")
         return [*values.tolist()]
     return [*(values.to_list() if hasattr(values, "to_list") else values)]
 
@@ -76,9 +82,14 @@ def _names(table: Any) -> list[Hashable]:
         if table.ndim != 2:
             raise ValueError(f"the array has {table.ndim} dimensions: {EXPECTED}")
         return [*range(table.shape[1])]
-    if not hasattr(table, "columns"):
+    # A LazyFrame of polars has columns and no length: it has no values before it is collected.
+    if not (hasattr(table, "__len__") and hasattr(table, "columns")):
         raise ValueError(f"the samples are a {type(table).__name__}: {EXPECTED}")
-    return [*table.columns]
+    names = [*table.columns]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"{len(names)} columns have {len(set(names))} names: {twice[0]!r} names several")
+    return names
 
 
 def _is_polars(table: Any) -> bool:

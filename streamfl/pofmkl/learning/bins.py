@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
+from streamfl.pofmkl.learning.log_weights import bin_probabilities, heaviest_first, normalised
 
 __all__ = ["DrawnBin", "draw_bins"]
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, Loss
-from streamfl.kernels.log_weights import normalised
 from streamfl.learning.online_scaling import clipped
 from streamfl.pofmkl.learning.client_journal import Forecast
 from streamfl.pofmkl.learning.client_scales import LARGEST_TARGET, Scale
+from streamfl.pofmkl.learning.log_weights import normalised
 from streamfl.pofmkl.learning.mixture import corrected, log_posterior, mixed, ridge_step
 
 __all__ = ["MIXTURES", "RIDGE", "ClientMixtures"]

@@ -20,9 +20,9 @@ __all__ = ["Batch", "Learner", "Learnt", "PendingPredictions", "waves"]
 class Batch:
     """The samples of a poll, grouped by client, each client's in order.
 
-    rows (clients,): each client's row in the learner. starts, counts (clients,): the place of its first
-    sample, and their number. inputs (samples, d). labels (samples,): 0 where ``labelled`` (samples,) is
-    False.
+    rows (clients,): each client's row in the learner.
+    starts, counts (clients,): the place of its first sample, and their number. inputs (samples, d).
+    labels (samples,): 0 where ``labelled`` (samples,) is False.
     """
 
     rows: NDArray[np.intp]

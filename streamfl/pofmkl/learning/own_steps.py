@@ -79,7 +79,8 @@ class OwnSteps:
         """Add delta_ik . z_i for one sample of each client to theta_i . z_i, raw (clients, kernels), in
         place; returns raw.
 
-        rows: (clients,). views: of the samples.
+        rows: (clients,).
+        views: of the samples.
         """
         own = self._begun(rows)
         if len(own):

@@ -18,9 +18,9 @@ from streamfl.contract.role import BadRecord, Measurement
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.kernels import LOGISTIC, FeatureMap, Loss
-from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.learning.changelog_checks import check_inputs
 from streamfl.pofmkl.learning.learner import Batch
+from streamfl.pofmkl.learning.log_weights import normalised
 from streamfl.pofmkl.learning.rows import RowPool, running_sums
 from streamfl.records.fields import LARGEST_NUMBER
 

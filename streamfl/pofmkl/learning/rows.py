@@ -61,7 +61,8 @@ def running_sums(
 
     They are added one after another, w, w + c_1, (w + c_1) + c_2, …, so it does not matter how an owner's
     terms are cut into calls.
-    first (owners, numbers): the sums so far. terms (terms, numbers): those of an owner follow one another.
+    first (owners, numbers): the sums so far.
+    terms (terms, numbers): those of an owner follow one another.
     starts, counts (owners,): where an owner's terms begin, and how many they are.
     """
     before = np.empty(terms.shape)

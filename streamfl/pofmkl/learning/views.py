@@ -45,7 +45,8 @@ class ViewedFeatures:
     view.
 
     views: names of ``VIEWS``. Those that end in "-lags" also have the last two labels as inputs, standardised
-    and halved. bandwidths: of the kernels of each view.
+    and halved.
+    bandwidths: of the kernels of each view.
     count: D, frequencies of a kernel.
     dimension: d, of the samples.
     seed: of the frequencies.

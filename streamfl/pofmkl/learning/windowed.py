@@ -172,6 +172,19 @@ class ChangeDetector:
         self._errors: list[float] = []
         self.samples_since = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        # By its content: pickle looks for ADWIN's class in River, and finds another one there if this was
+        # loaded alone.
+        return {**self.__dict__, "_adwin": self._adwin.__dict__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        held = state["_adwin"]
+        self.__dict__.update(state)
+        # Pickles of before hold the object.
+        if isinstance(held, dict):
+            self._adwin = _adwin_class()(clock=CHECK_EVERY)
+            self._adwin.__dict__.update(held)
+
     def learn(self, sample: _Rows) -> None:
         """Take in the error of a kept sample (width,)."""
         error, before = float(sample[self._error]), self._adwin.estimation

@@ -174,6 +174,16 @@ class PofmklServer:
             for number, shard in self._shards.items()
         }
 
+    def silent_from(self) -> dict[str, float]:
+        """By client, the time on the worker's clock from which a pause of its updates is unusual."""
+        shards = list(self._shards.values())
+        # A client sends to different shards at different times.
+        times = {
+            name: [at for shard in shards if (at := shard.members.silent_from(name)) is not None]
+            for name in frozenset[str]().union(*(shard.members.names for shard in shards))
+        }
+        return {name: max(known) for name, known in times.items() if known}
+
     def measure(self) -> Iterable[Measurement]:
         shards = list(self._shards.values())
         yield ServerMetrics.updates_applied(self._problems.applied)
@@ -181,12 +191,7 @@ class PofmklServer:
         yield ServerMetrics.model_version(version, known=bool(shards))
         clients = max((len(shard.members) for shard in shards), default=0)
         yield ServerMetrics.clients(clients)
-        names = frozenset[str]().union(*(shard.members.names for shard in shards))
-        # A client sends to different shards at different times.
-        times = [
-            [at for shard in shards if (at := shard.members.silent_from(name)) is not None] for name in names
-        ]
-        silent = tuple((max(known), math.inf) for known in times if known)
+        silent = tuple((at, math.inf) for at in self.silent_from().values())
         yield ServerMetrics.silent_clients(0.0, during=silent)
         yield ServerMetrics.round_waiting(self._heard)
         yield from self._problems.measure()

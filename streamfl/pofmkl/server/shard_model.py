@@ -35,7 +35,8 @@ Restore = Callable[[bytes, bytes], None]
 class ShardModel:
     """The kernels ``number``, ``number`` + shards, … and their records in the model topic.
 
-    version: of this shard. updates: applied so far.
+    version: of this shard.
+    updates: applied so far.
     step: moves the parameters.
     """
 

@@ -100,12 +100,13 @@ ALERTS = (
         5,
         "warning",
         "Clients of {{ $labels.group }} are silent for longer than usual.",
-        "Nothing is predicted for them, and the federation learns nothing from them. A client counts as "
-        "silent after three times its usual longest pause, at least a minute: a client with one sample a day "
-        "after three days.",
-        "streamfl inspect CONFIG marks a client worker's silent clients. Check the writer of their samples. "
-        "A server counts updates: check the workers of the clients' site. If a client never comes back: "
-        "streamfl forget CONFIG --client NAME.",
+        "The federation learns nothing from them. A client worker tells this of clients without samples, for "
+        "which nothing is predicted; a server of clients without updates, whose labels may have stopped "
+        "while they are predicted. A client counts as silent after three times its usual longest pause, at "
+        "least a minute: a client with one sample a day after three days.",
+        "streamfl inspect CONFIG, with a client worker's settings, marks the clients whose samples or labels "
+        "have stopped. Check the writer of these, and, if only the server tells it, the workers of the "
+        "clients' site. If a client never comes back: streamfl forget CONFIG --client NAME.",
     ),
     Alert(
         "StreamflClientUnlabelled",
@@ -115,8 +116,8 @@ ALERTS = (
         "Clients of {{ $labels.group }} send samples, but for longer than usual no labels.",
         "They get predictions, but learn nothing any more. The usual pause is measured as for "
         "StreamflClientSilent.",
-        "Check the writer of their labels, and the dead letters. streamfl inspect CONFIG shows each client's "
-        "number of labels.",
+        "streamfl inspect CONFIG says since when no label of a client has come. Check the writer of their "
+        "labels, and the dead letters.",
     ),
     Alert(
         "StreamflClientsSilenced",

@@ -30,9 +30,10 @@ __all__ = ["Contender", "Problem", "compare", "method_names", "settings_of"]
 class Problem:
     """Streams, and the settings of the federation that learns from them.
 
-    inputs: (T, K, d); labels: (T, K), NaN where a client has no samples any more. Both are in their own
-    units; [samples] in the settings gives the learning scale. names: the clients', which their draws depend
-    on; None: client-0, client-1, … delay: sample t's label is learnt after sample t + delay is predicted.
+    inputs: (T, K, d), in their own units; [samples] in the settings gives the learning scale.
+    labels: (T, K), in their own unit, NaN where a client has no samples any more.
+    names: the clients', which their draws depend on; None: client-0, client-1, …
+    delay: sample t's label is learnt after sample t + delay is predicted.
     """
 
     settings: PofmklSettings

@@ -22,7 +22,8 @@ def picture(contenders: Sequence[Contender], path: Path, title: str, unit: str, 
     """Write error over time, and error and bytes at the end, to ``path``. Its ending gives the format.
 
     A method has the same colour at the left and at the right, where its name is.
-    unit: of the errors. record_bytes: size of a record, to compare bytes with.
+    unit: of the errors.
+    record_bytes: size of a record, to compare bytes with.
     """
     pyplot = new_pyplot()
     size = (14, 1.6 + 0.36 * max(8, len(contenders)))

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.seeding import UniformSequence
-from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 from streamfl.pofmkl.tools.sites import InputArray, present

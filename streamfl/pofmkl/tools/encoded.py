@@ -24,8 +24,9 @@ class EncodedInputs:
     """The encoded inputs of a table's rows.
 
     numbers: (rows, d), divided by samples.input_norm where records' are; NaN where the client's own mean or
-    last value fills a gap. accepted: (rows,), whether a worker accepts the row. refused: how many rows it
-    refuses, by reason.
+    last value fills a gap.
+    accepted: (rows,), whether a worker accepts the row.
+    refused: how many rows it refuses, by reason.
     means, lasts: the columns of d with such gaps, and those of them filled with the last value.
     """
 

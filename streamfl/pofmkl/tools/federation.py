@@ -34,11 +34,15 @@ class Outcome:
     """The results of a run. K clients, T rounds, N kernels.
 
     predictions, labels: (T, K) on the learning scale. All (T, K) arrays are NaN where a client has no samples
-    any more. scale: one unit of the learning scale in the label's own unit. local, mean: (T, K), the squared
-    errors of a learner without a federation and of each client's running mean. downlink_bytes: the model as
-    published, once for every client that takes part. regret_per_client: in the order of the clients.
-    challengers: errors on the learning scale of the settings' challengers. course: of a traced run, by name,
-    (T,) each: values after every round. interrupted: where the run ended early.
+    any more.
+    scale: one unit of the learning scale in the label's own unit.
+    local, mean: (T, K), the squared errors of a learner without a federation and of each client's running
+    mean.
+    downlink_bytes: the model as published, once for every client that takes part.
+    regret_per_client: in the order of the clients.
+    challengers: errors on the learning scale of the settings' challengers.
+    course: of a traced run, by name, (T,) each: values after every round.
+    interrupted: where the run ended early.
     """
 
     settings: PofmklSettings

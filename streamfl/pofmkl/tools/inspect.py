@@ -64,7 +64,9 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
                 "scaled_regret": loss - best_loss,
                 "updates_sent": one.uploads_sent,
                 "last_seen": one.seen_at,
-                "silent": _is_silent(one.silent_from),
+                "silent": _is_over(one.silent_from),
+                "last_label": one.labelled_at,
+                "unlabelled": _is_unlabelled(one),
                 "weights": {expert: weights[expert] for expert in best},
             }
         )
@@ -86,7 +88,7 @@ def _client_row(partition: int, client: ClientSnapshot, errors: Iterable[float |
         str(client.labels),
         *("" if error is None else in_words(error) for error in errors),
         str(client.uploads_sent),
-        _when(client.seen_at) + (", silent" if _is_silent(client.silent_from) else ""),
+        _when(client.seen_at) + _missing(client),
     )
 
 
@@ -94,6 +96,7 @@ def server_report(role: PofmklServer, settings: PofmklSettings, client: str | No
     """Each shard: its version, the updates in it, its clients, and the norms of its kernels' parameters."""
     # The server processes its restored state at the first tick. Nothing is written.
     role.receive([], time.time())
+    silent = {name for name, at in role.silent_from().items() if _is_over(at)}
     rows, figures = [], []
     for number, shard in sorted(role.snapshot().items()):
         if client is not None and client not in shard.members:
@@ -107,16 +110,17 @@ def server_report(role: PofmklServer, settings: PofmklSettings, client: str | No
                 "model_version": shard.model_version,
                 "updates": shard.updates,
                 "members": sorted(shard.members),
+                "silent": sorted(silent & shard.members),
                 "waiting": shard.waiting,
                 "lengths": dict(largest),
             }
         )
         shown = ", ".join(f"{kernel}: {length:.3g}" for kernel, length in largest[:NAMED])
         numbers = (number, shard.model_version, shard.updates, len(shard.members), shard.waiting)
-        rows.append((*map(str, numbers), shown))
+        rows.append((*map(str, numbers), _some(sorted(silent & shard.members)), shown))
     if client is not None and not rows:
         raise ConfigurationError(f"--client {client!r}: the server does not know it")
-    columns = ("shard", "version", "updates", "clients", "in open round", "largest kernels")
+    columns = ("shard", "version", "updates", "clients", "in open round", "silent", "largest kernels")
     return Report("Shards of the model", rows, {"shards": figures}, columns)
 
 
@@ -135,9 +139,28 @@ def _local(settings: PofmklSettings) -> list[str]:
     return [*(name for name in LOCAL_EXPERTS if name in settings.experts.local), *settings.experts.river]
 
 
-def _is_silent(silent_from: float | None) -> bool:
-    """Whether the client's samples have paused for longer than usual."""
-    return silent_from is not None and time.time() >= silent_from
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _missing(client: ClientSnapshot) -> str:
+    """What has not come from the client for longer than usual."""
+    if _is_over(client.silent_from):
+        return ", silent"
+    if client.labelled_at is not None and _is_unlabelled(client):
+        return f", no label since {_when(client.labelled_at)}"
+    return ""
+
+
+def _is_unlabelled(client: ClientSnapshot) -> bool:
+    """Whether its samples come, and its labels have paused for longer than usual."""
+    return _is_over(client.unlabelled_from) and not _is_over(client.silent_from)
+
+
+def _is_over(usual_until: float | None) -> bool:
+    """Whether a pause has lasted for longer than usual."""
+    return usual_until is not None and time.time() >= usual_until
 
 
 def _when(seconds: float) -> str:

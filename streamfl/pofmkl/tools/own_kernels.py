@@ -30,7 +30,8 @@ class OwnKernels(Protocol):
 
         asked: features of the predicted samples, (N, samples, 2 D).
         features: of the samples learnt after each prediction, (N, samples, 2 D); ``asked`` itself if they are
-        the same. targets: of the learnt samples, (samples,).
+        the same.
+        targets: of the learnt samples, (samples,).
         learns: how many samples at the end are learnt; the others are only predicted.
 
         Returns theta_i . z_i of ``asked`` and of ``features``, (samples, N) each, at the parameters of their

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.kernels import loss_named
-from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.learning.log_weights import normalised
 from streamfl.pofmkl.tools.regret import bound_over_time, regret_over_time, regularised_regret
 from streamfl.pofmkl.tools.report import bytes_as_text
 from streamfl.pofmkl.tools.sites import present, samples_of

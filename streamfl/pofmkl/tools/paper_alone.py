@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.kernels import LOGISTIC, frequencies, loss_named, normalised, random_features
+from streamfl.kernels import LOGISTIC, frequencies, loss_named, random_features
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.learning.log_weights import normalised
 from streamfl.pofmkl.tools.sites import InputArray, samples_of
 
 __all__ = ["paper_alone"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import Loss
-from streamfl.kernels.log_weights import normalised
+from streamfl.pofmkl.learning.log_weights import normalised
 from streamfl.pofmkl.tools.sites import present
 from streamfl.simulation.page import Arrays
 

@@ -36,15 +36,17 @@ _DIVERGED = 1e6
 class SimulatedFederation:
     """A federation on a bus in memory, with a clock that only the rounds move.
 
-    settings: of all members. names: of the clients. rounds: T, the most rounds.
+    settings: of all members.
+    names: of the clients.
+    rounds: T, the most rounds.
     trace: keep what was learnt, and how the federation stood after each round.
     client: the role of all clients.
     predictions: (T, K) on the learning scale; NaN where there is none.
     done: samples predicted.
-    downlink_bytes: the model as published, once for every client that takes part. budget_bytes: the bytes of
-    updates that clients were allowed; None: there is no budget.
-    steps: with a trace, the learnt samples of each client. course: with a trace, values after each round by
-    name.
+    downlink_bytes: the model as published, once for every client that takes part.
+    budget_bytes: the bytes of updates that clients were allowed; None: there is no budget.
+    steps: with a trace, the learnt samples of each client.
+    course: with a trace, values after each round by name.
     """
 
     def __init__(self, settings: PofmklSettings, names: Sequence[str], rounds: int, trace: bool) -> None:

@@ -45,8 +45,8 @@ class EncryptedLink:
 
         payload: one byte or more.
         topic: that it is sent to. Each direction has a topic of its own, so that no envelope can be sent back
-        to its sender. place: the message's header, which is outside the envelope and is authenticated with
-        it.
+        to its sender.
+        place: the message's header, which is outside the envelope and is authenticated with it.
         """
         if not payload:
             raise ValueError("an empty payload is none")

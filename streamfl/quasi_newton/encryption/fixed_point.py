@@ -107,10 +107,13 @@ class FixedPoint:
 class Kinds:
     """The kind of the numbers in each kind of message. All members derive them from the same public settings.
 
-    inputs: x, clipped to the bound. inner_products: u = x'w of a party, refused beyond the bound.
-    labels: y in the exponent of inner products. residuals: D = sum_p u_p - 2 y, four times the paper's d.
+    inputs: x, clipped to the bound.
+    inner_products: u = x'w of a party, refused beyond the bound.
+    labels: y in the exponent of inner products.
+    residuals: D = sum_p u_p - 2 y, four times the paper's d.
     gradients: sum_i D_i x_i over a batch, and the column sum_i D_i y_i for the loss.
-    changes: s'x of a party, s the difference of two mean iterates. changes_sum: of all parties.
+    changes: s'x of a party, s the difference of two mean iterates.
+    changes_sum: of all parties.
     curvature: sum_i h_i x_i over the Hessian's batch.
     """
 
@@ -136,8 +139,9 @@ def kinds(
 ) -> Kinds:
     """The kinds of a federation.
 
-    parties: number of hosts and guest. batch, hessian_batch: records of S and S_H. The bounds and bits are
-    public settings."""
+    parties: number of hosts and guest.
+    batch, hessian_batch: records of S and S_H. The bounds and bits are public settings.
+    """
     inputs = FixedPoint.bounded(input_bound, input_fraction_bits)
     # In the sum for the loss the labels are a column of inputs, so the bound has to allow 1.
     if input_bound < 1:

@@ -92,7 +92,9 @@ class SecretRandomness:
     ) -> Iterator[bytes]:
         """``count`` strings of ``size`` bytes. Each is a function of its index and of all other arguments.
 
-        place: of the vector. use: purpose of the bytes. digest: from :meth:`digest`.
+        place: of the vector.
+        use: purpose of the bytes.
+        digest: from :meth:`digest`.
         """
         begun = self._begun.copy()
         begun.update(place.to_bytes() + framed(use) + framed(digest))

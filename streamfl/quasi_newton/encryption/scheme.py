@@ -77,7 +77,8 @@ class Scheme(Protocol):
 class Paillier:
     """Paillier's scheme under the coordinator's key.
 
-    key: checked. secret: of the party alone; empty for a member that hides nothing.
+    key: checked.
+    secret: of the party alone; empty for a member that hides nothing.
     """
 
     def __init__(self, key: PaillierPublicKey, secret: bytes) -> None:

@@ -38,8 +38,8 @@ class DescentState(msgspec.Struct, array_like=True):
     """The state of a :class:`Descent`.
 
     side, pairs: side and numbers of the Gram matrix of the pairs.
-    stretch: factor on the bound of a step. shortened: whether the bound shortened each step of the epoch so
-    far.
+    stretch: factor on the bound of a step.
+    shortened: whether the bound shortened each step of the epoch so far.
     settled: whether the latest two epochs' losses agree.
     """
 
@@ -159,7 +159,8 @@ class Descent:
         have such a loss.
 
         products: inner products of g with the basis, then the argument of :func:`loss_from_products`: (2
-        pairs + 2,). outputs: the bound on |u|.
+        pairs + 2,).
+        outputs: the bound on |u|.
         """
         least, most = loss_bounds(outputs)
         _check_products(products[:-2], np.diag(self._pairs), float(products[-2]))
@@ -180,7 +181,8 @@ class Descent:
         pair.
 
         steps: products of s with each pair's s, the new one last, then with each pair's v, the new one last:
-        (2 pairs + 2,). curvatures: products of v, in the same order.
+        (2 pairs + 2,).
+        curvatures: products of v, in the same order.
         """
         kept, place = self.pairs, 2 * self.pairs + 1
         if not is_usable(float(steps[kept]), float(steps[place]), float(curvatures[place])):
@@ -224,8 +226,8 @@ class Descent:
     def end_epoch(self, loss: float, batches: int) -> bool:
         """End an epoch; returns whether the training is over.
 
-        loss: mean over the epoch's batches, each at the weights it was visited with. batches: batches of an
-        epoch.
+        loss: mean over the epoch's batches, each at the weights it was visited with.
+        batches: batches of an epoch.
         """
         self.epochs += 1
         few = batches < FEW_BATCHES

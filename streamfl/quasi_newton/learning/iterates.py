@@ -25,7 +25,8 @@ Floats = NDArray[np.float64]
 class Iterates:
     """Stores the latest weights, the sums of iterates, the pairs and the model.
 
-    learning, kinds: public settings. intercept: whether this party has the column of ones.
+    learning, kinds: public settings.
+    intercept: whether this party has the column of ones.
     """
 
     def __init__(self, parts: ChangedParts, learning: DescentSettings, kinds: Kinds, intercept: bool) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import BadRecord
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds
+from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.learning.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.learning.descent import DescentSettings
 
@@ -76,7 +77,7 @@ class PartyArithmetic:
 
         sums: X'D of a batch as whole numbers, (columns,).
         """
-        bare = self._mean(self._kinds.gradients, sums)
+        bare = taylor.gradient(self._kinds.gradients.decode(sums), self._learning.batch)
         return bare + self._penalties * self.weights, float(inner(bare[np.newaxis], self.weights)[0])
 
     def products(self, gradient: Floats) -> NDArray[Any]:
@@ -105,9 +106,12 @@ class PartyArithmetic:
     def curvature(self, sums: NDArray[Any], step: Floats) -> Floats:
         """v with the regularisation.
 
-        sums: X'h of a batch as whole numbers, (columns,). step: s.
+        sums: X'h of a batch as whole numbers, (columns,).
+        step: s.
         """
-        return self._mean(self._kinds.curvature, sums) + self._penalties * step
+        return (
+            taylor.gradient(self._kinds.curvature.decode(sums), self._learning.batch) + self._penalties * step
+        )
 
     def pair_products(self, step: Floats, curvature: Floats) -> NDArray[Any]:
         """Inner products of s, then of v, with the basis that has them as its newest pair: whole numbers, (2,
@@ -160,15 +164,15 @@ class PartyArithmetic:
         for step, curvature in pairs:
             self._pairs.keep(step, curvature)
 
-    def _mean(self, kind: FixedPoint, sums: NDArray[Any]) -> Floats:
-        return kind.decode(sums) / (4 * self._learning.batch)
-
 
 def loss_product(product: float, label_residual: NDArray[Any], kind: FixedPoint, batch: int) -> int:
     """The guest's w'g less mean(y D) / 2, as a whole number. Half of its sum with the hosts' w'g is the loss
     up to a constant.
 
-    product: the guest's w'g. label_residual: y'D of the batch, (1,). kind: of y'D. batch: rows.
+    product: the guest's w'g.
+    label_residual: y'D of the batch, (1,).
+    kind: of y'D.
+    batch: rows.
     """
     mean = float(kind.decode(label_residual)[0]) / batch
     return int(PRODUCTS.encode(np.array([product]))[0]) - int(PRODUCTS.encode(np.array([mean / 2]))[0])
@@ -177,8 +181,10 @@ def loss_product(product: float, label_residual: NDArray[Any], kind: FixedPoint,
 def column_sums(inputs: NDArray[Any], numbers: NDArray[Any], kind: FixedPoint) -> NDArray[Any]:
     """X'n exactly, (columns,). Under encryption a party computes the same without seeing n.
 
-    inputs: whole numbers, (rows, columns). numbers: (rows,). kind: of the sums; Python integers are used if
-    64 bits are too few."""
+    inputs: whole numbers, (rows, columns).
+    numbers: (rows,).
+    kind: of the sums; Python integers are used if 64 bits are too few.
+    """
     if kind.slot_bits > 63:
         inputs, numbers = inputs.astype(object), numbers.astype(object)
     return np.asarray(inputs.T @ numbers)
@@ -190,7 +196,10 @@ def check_sums(
     """BadRecord if no n within ``reach`` of the own numbers gives X'n. It checks |X'n - X'own| <= |X|'1
     reach.
 
-    sums: X'n, (columns,). inputs: X as whole numbers, (rows, columns). own: (rows,). kind: of the sums.
+    sums: X'n, (columns,).
+    inputs: X as whole numbers, (rows, columns).
+    own: (rows,).
+    kind: of the sums.
     """
     parts, sizes = column_sums(inputs, own, kind).tolist(), np.abs(inputs).sum(axis=0).tolist()
     if any(abs(number - part) > size * reach for number, part, size in zip(sums, parts, sizes, strict=True)):

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 __all__ = [
     "gradient",
-    "hessian_product",
     "loss",
     "loss_bounds",
     "loss_from_products",
@@ -44,22 +43,14 @@ def loss(outputs: NDArray[Any], labels: NDArray[Any]) -> float:
     return float(math.log(2.0) + np.mean(np.square(outputs) / 8 - labels * outputs / 2))
 
 
-def gradient(inputs: NDArray[Any], residuals: NDArray[Any]) -> Floats:
+def gradient(sums: Floats, rows: int) -> Floats:
     """mean of (u / 4 - y / 2) x = X'D / (4 rows)   (4): (columns,).
 
-    inputs: one party's columns, (rows, columns).
-    residuals: D, (rows,).
+    With h for D it is the Hessian times a step, v = mean of h x / 4   (6, with the 1/4 of the Hessian).
+
+    sums: X'D of one party's columns and the residuals D, or X'h with h = s'x, summed over the parties.
     """
-    return np.asarray(inputs.T @ residuals / (4 * len(residuals)), dtype=np.float64)
-
-
-def hessian_product(inputs: NDArray[Any], changes: NDArray[Any]) -> Floats:
-    """v = mean of h x / 4 = X'h / (4 rows)   (6, with the 1/4 of the Hessian): (columns,).
-
-    inputs: one party's columns, (rows, columns).
-    changes: h = s'x, summed over the parties, (rows,).
-    """
-    return gradient(inputs, changes)
+    return sums / (4 * rows)
 
 
 def loss_bounds(largest: float) -> tuple[float, float]:

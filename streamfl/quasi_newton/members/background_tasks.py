@@ -84,8 +84,10 @@ class Multiplying(msgspec.Struct, array_like=True, frozen=True):
     for the coordinator.
 
     numbers: own ones; empty: the one vector is taken as it is, and only multiplied.
-    matrix: 64-bit whole numbers, row by row. kind: of the product's numbers. masked: whether to hide them
-    from the coordinator."""
+    matrix: 64-bit whole numbers, row by row.
+    kind: of the product's numbers.
+    masked: whether to hide them from the coordinator.
+    """
 
     own: Own
     vectors: list[bytes]

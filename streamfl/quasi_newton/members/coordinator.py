@@ -12,11 +12,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from streamfl.contract.role import BadRecord, Measurement
-from streamfl.encoding.wire import VERSION, Count, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.quasi_newton.config import MOST_COLUMNS, QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.bignum import to_bytes
 from streamfl.quasi_newton.encryption.key_file import OTHER_KEY
@@ -27,8 +26,15 @@ from streamfl.quasi_newton.learning.descent import Descent, DescentState
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
 from streamfl.quasi_newton.learning.taylor import loss_from_products
 from streamfl.quasi_newton.members.background_tasks import Opening, opened, request
-from streamfl.quasi_newton.members.figures import TrafficCounter
+from streamfl.quasi_newton.members.coordinator_run import (
+    ALIGNING,
+    FAILED,
+    ROUND,
+    TRAINED,
+    CoordinatorRun,
+)
 from streamfl.quasi_newton.members.given import CoordinatorGiven
+from streamfl.quasi_newton.members.traffic import TrafficCounter
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     COORDINATOR_NAME,
@@ -50,35 +56,10 @@ from streamfl.state.changelog import ChangedParts
 
 __all__ = ["CoordinatorTask"]
 
-# Phases. GATHERING waits for parties to be ready, ALIGNING for their rows, ROUND for a round's uploads.
-GATHERING, ALIGNING, ROUND, TRAINED, FAILED = range(5)
 # Sent in place of the loss. If the coordinator reported the loss, the guest could get any other number
 # decrypted in it. No party needs the loss.
 UNTOLD = 0.0
 NOWHERE = RandomnessContext("", "", "", 0, "")
-
-
-class _Run(msgspec.Struct, array_like=True):
-    """The state of the present run.
-
-    ready: by party that is ready, digest of the key that it takes. key: digest of the run's key. joined: by
-    party, how many numbers each of its uploads has. opened: by party, digest of the upload that was decrypted
-    in the round. losses: of the epoch's batches. loss: of the present batch, in a round for curvature.
-    failure: the text for the operator.
-    """
-
-    run: Count = 0
-    phase: int = GATHERING
-    round: Count = 0
-    ready: dict[str, bytes] = msgspec.field(default_factory=dict)
-    joined: dict[str, Count] = msgspec.field(default_factory=dict)
-    alignment: bytes = b""
-    batches: Count = 0
-    opened: dict[str, bytes] = msgspec.field(default_factory=dict)
-    losses: list[float] = msgspec.field(default_factory=list)
-    loss: float = 0.0
-    failure: str = ""
-    key: bytes = b""
 
 
 class CoordinatorTask(PartsTask):
@@ -92,11 +73,11 @@ class CoordinatorTask(PartsTask):
         self.outbox = outbox
         self.traffic = TrafficCounter()
         self.parts = ChangedParts("a coordinator")
-        self._remember_run = self.parts.single(RUN, _Run, self._restore_run)
+        self._remember_run = self.parts.single(RUN, CoordinatorRun, self._restore_run)
         self._remember_descent = self.parts.single(
             DESCENT, DescentState, lambda state: self.descent.restore(state)
         )
-        self.run = _Run()
+        self.run = CoordinatorRun()
         self.descent = Descent(settings.learning.descent)
 
     @property
@@ -127,7 +108,7 @@ class CoordinatorTask(PartsTask):
     @property
     def awaited(self) -> str | None:
         parties = self.settings.federation.parties
-        if self.run.run or len(self.run.ready) == len(parties):
+        if self.run.number or len(self.run.ready) == len(parties):
             return None
         away = ", ".join(name for name in parties if name not in self.run.ready)
         told = f"{len(self.run.ready)} of {len(parties)} parties are ready for the first training"
@@ -149,7 +130,7 @@ class CoordinatorTask(PartsTask):
     def measure(self) -> Iterator[Measurement]:
         """Metrics of the phase, the loss, the pairs, and the traffic of an iteration."""
         run, descent = self.run, self.descent
-        yield CoordinatorMetrics.training(run.run)
+        yield CoordinatorMetrics.training(run.number)
         yield CoordinatorMetrics.phase(run.phase)
         yield CoordinatorMetrics.iteration(run.round // 2)
         yield CoordinatorMetrics.epoch(descent.epochs)
@@ -184,11 +165,11 @@ class CoordinatorTask(PartsTask):
     def _take_ready(self, party: str, message: Message) -> None:
         run = self.run
         ready: Ready = read_content(message.content, Ready)
-        if message.run < run.run or self.owed or run.ready.get(party) == ready.key:
+        if message.run < run.number or self.owed or run.ready.get(party) == ready.key:
             self._repeated()
             return
-        if message.run > run.run:
-            raise BadRecord("implausible", f"ready after run {message.run}, the latest is {run.run}")
+        if message.run > run.number:
+            raise BadRecord("implausible", f"ready after run {message.run}, the latest is {run.number}")
         run.ready[party] = ready.key
         self._remember()
         self._begin_if_all_are_ready()
@@ -200,7 +181,7 @@ class CoordinatorTask(PartsTask):
         parties = settings.federation.parties
         if self.owed or [run.ready.get(party) for party in parties] != [self._key] * len(parties):
             return
-        self.run = _Run(run.run + 1, ALIGNING, key=self._key)
+        self.run = CoordinatorRun(run.number + 1, ALIGNING, key=self._key)
         self.descent = Descent(settings.learning.descent)
         for name in settings.federation.parties:
             self._say(name, "begin", content_of(Begin(self._modulus)))
@@ -213,12 +194,16 @@ class CoordinatorTask(PartsTask):
 
     def _take_joined(self, party: str, message: Message) -> None:
         run = self.run
-        if message.run < run.run or party in run.joined or (message.run == run.run and run.phase == FAILED):
+        if (
+            message.run < run.number
+            or party in run.joined
+            or (message.run == run.number and run.phase == FAILED)
+        ):
             self._repeated()
             return
         joined: Joined = read_content(message.content, Joined)
         # Each party has its own topic, so another party's first upload may be read before this message.
-        if message.run > run.run or run.phase not in (ALIGNING, ROUND):
+        if message.run > run.number or run.phase not in (ALIGNING, ROUND):
             raise BadRecord("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
         if not (0 < joined.columns <= MOST_COLUMNS and 0 < joined.batches <= self.settings.most_batches):
             raise BadRecord(
@@ -232,19 +217,19 @@ class CoordinatorTask(PartsTask):
         self._remember()
 
     def _take_failed(self, party: str, message: Message) -> None:
-        if message.run < self.run.run or self.run.phase not in (ALIGNING, ROUND):
+        if message.run < self.run.number or self.run.phase not in (ALIGNING, ROUND):
             self._repeated()
             return
-        if message.run > self.run.run:
+        if message.run > self.run.number:
             raise BadRecord("implausible", f"run {message.run} has failed: nothing led to it")
-        others = [name for name in self.settings.federation.parties if name != party]
-        self._fail(f"{party!r} could not continue, see its log", others)
+        # The party itself too: without keys a stranger may have spoken in its name.
+        self._fail(f"{party!r} could not continue, see its log", self.settings.federation.parties)
 
     def _fail(self, text: str, told: Sequence[str]) -> None:
         """End the run as failed. told: the parties that do not know of the failure yet."""
         self.run.phase = FAILED
         self.outbox.counts.failed_trainings += 1
-        self.run.failure = f"training {self.run.run} has ended: {text}"
+        self.run.failure = f"training {self.run.number} has ended: {text}"
         self.outbox.notices.say("failed", self.run.failure)
         for name in told:
             self._say(name, "failed", b"")
@@ -254,7 +239,7 @@ class CoordinatorTask(PartsTask):
 
     def _take_gradient(self, party: str, message: Message) -> None:
         run, settings = self.run, self.settings
-        if (message.run, message.round) < (run.run, run.round) or run.phase > ROUND:
+        if (message.run, message.round) < (run.number, run.round) or run.phase > ROUND:
             self._repeated()
             return
         self._check_round(party, message)
@@ -281,7 +266,7 @@ class CoordinatorTask(PartsTask):
 
     def _take_sums(self, party: str, message: Message) -> None:
         run, settings = self.run, self.settings
-        if (message.run, message.round) < (run.run, run.round) or run.phase > ROUND:
+        if (message.run, message.round) < (run.number, run.round) or run.phase > ROUND:
             self._repeated()
             return
         self._check_round(party, message)
@@ -339,7 +324,7 @@ class CoordinatorTask(PartsTask):
 
     def _check_round(self, party: str, message: Message) -> None:
         run = self.run
-        if (message.run, message.round) != (run.run, run.round) or party not in run.joined:
+        if (message.run, message.round) != (run.number, run.round) or party not in run.joined:
             raise BadRecord(
                 "implausible",
                 f"{message.kind} of run {message.run}, round {message.round}: nothing led to it",
@@ -374,11 +359,18 @@ class CoordinatorTask(PartsTask):
     def _say(self, party: str, kind: str, content: bytes) -> None:
         run, settings = self.run, self.settings
         message = Message(
-            VERSION, settings.fingerprint, COORDINATOR_NAME, run.run, run.round, kind, run.alignment, content
+            VERSION,
+            settings.fingerprint,
+            COORDINATOR_NAME,
+            run.number,
+            run.round,
+            kind,
+            run.alignment,
+            content,
         )
         size = self.outbox.send(f"decisions/{party}", records_of(self.given.codec, message))
         if kind in ("opened", "step"):
-            self.traffic.add(run.run, run.round // 2, 0, size)
+            self.traffic.add(run.number, run.round // 2, 0, size)
 
     def _say_all(self, step: StepDecision) -> None:
         for party in self.settings.federation.parties:
@@ -391,7 +383,7 @@ class CoordinatorTask(PartsTask):
         self._remember_run(self.run)
         self._remember_descent(self.descent.state)
 
-    def _restore_run(self, run: _Run) -> None:
+    def _restore_run(self, run: CoordinatorRun) -> None:
         self.run = run
 
 

@@ -9,8 +9,8 @@ from streamfl.encoding.wire import VERSION
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 from streamfl.quasi_newton.encryption.scheme import scheme_of
-from streamfl.quasi_newton.members.figures import TrafficCounter
 from streamfl.quasi_newton.members.given import PartyGiven
+from streamfl.quasi_newton.members.traffic import TrafficCounter
 from streamfl.quasi_newton.members.training_progress import ALIGNING, TrainingProgress
 from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
 from streamfl.quasi_newton.metrics import MemberCounts

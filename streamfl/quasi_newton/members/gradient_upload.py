@@ -24,7 +24,8 @@ def ask_for_product(
 ) -> None:
     """Start a background task that multiplies the sum of vectors and own numbers with the party's columns.
 
-    numbers: empty: the one vector is taken as it is. then: called with the product.
+    numbers: empty: the one vector is taken as it is.
+    then: called with the product.
     """
     rounds = party.rounds
     matrix = rounds.matrix

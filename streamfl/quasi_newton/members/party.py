@@ -16,7 +16,6 @@ from streamfl.quasi_newton.encryption.keys import PaillierPublicKey, digest_of
 from streamfl.quasi_newton.learning.iterates import Iterates
 from streamfl.quasi_newton.members.alignment_tasks import AlignmentTasks
 from streamfl.quasi_newton.members.exchange import MessageExchange
-from streamfl.quasi_newton.members.figures import FAR_OUT
 from streamfl.quasi_newton.members.given import PartyGiven
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.rounds import TrainingRounds
@@ -46,7 +45,7 @@ from streamfl.quasi_newton.messages import (
 from streamfl.quasi_newton.metrics import MemberCounts, PartyMetrics
 from streamfl.quasi_newton.rows.batches import check_batch, secret_start
 from streamfl.quasi_newton.rows.table import EntityTable
-from streamfl.quasi_newton.rows.training_rows import TrainingRows
+from streamfl.quasi_newton.rows.training_rows import FAR_OUT, TrainingRows
 from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.roles.task_role import PartsTask
@@ -369,7 +368,9 @@ class PartyTask(PartsTask):
         elif message.run > progress.run or not self.owed:
             raise BadRecord("implausible", f"training {message.run} has failed: nothing led to it")
         else:
-            self._end("another party could not continue, see its log")
+            # The coordinator hears of it too. Without keys a stranger may have said it, and all others would
+            # wait in this training for ever.
+            self.fail("another party could not continue, see its log")
 
     def _take_opened(self, opened: Opened) -> None:
         rounds = self.rounds

@@ -40,7 +40,8 @@ class HeldOut:
 
     They evaluate and calibrate the model: rows that it has learnt from would flatter it.
 
-    secret: of the party, so that nobody else can tell which entities these are. share: of all names, 0 to 1.
+    secret: of the party, so that nobody else can tell which entities these are.
+    share: of all names, 0 to 1.
     """
 
     def __init__(self, secret: bytes, share: float) -> None:
@@ -59,9 +60,12 @@ class HeldOut:
 class _Since(msgspec.Struct, array_like=True):
     """What has happened since the latest run began. Times are in seconds.
 
-    ended: when it ended. fresh: entities that became complete. tried_with: digest of the settings that the
-    run began with. failures: runs in a row that failed. enough: since when the party waits only for time; 0:
-    it waits for something else, too. old: after that, when a record of a history came last.
+    ended: when it ended.
+    fresh: entities that became complete.
+    tried_with: digest of the settings that the run began with.
+    failures: runs in a row that failed.
+    enough: since when the party waits only for time; 0: it waits for something else, too.
+    old: after that, when a record of a history came last.
     """
 
     ended: Time = 0.0

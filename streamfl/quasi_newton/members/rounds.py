@@ -100,7 +100,8 @@ class TrainingRounds:
     def begin(self, inputs: Floats, muted: Bools, start: Floats) -> None:
         """Start to learn from the party's rows.
 
-        inputs, muted: from :meth:`TrainingRows.learnt`. start: first weights, (columns,).
+        inputs, muted: from :meth:`TrainingRows.learnt`.
+        start: first weights, (columns,).
         """
         self._signs = None
         self.iterates.begin(inputs, muted, start, self._rows.batches.size)

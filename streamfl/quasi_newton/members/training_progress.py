@@ -27,12 +27,15 @@ GATHERING, READY, ALIGNING, OUTPUTS, OPENING, ADDING, DECIDING, TRAINED, FAILED 
 class TrainingProgress(msgspec.Struct, array_like=True):
     """A party's place in a training; remembered as ``progress``.
 
-    run, round, alignment: as in messages. modulus: of the run's key. batches: how many.
+    run, round, alignment: as in messages.
+    modulus: of the run's key.
+    batches: how many.
     digest: finds the mask of the round's upload again.
-    gradient: g of the round's iteration. step, curvature: s and v, in a round for curvature.
-    failure: the text for the operator. again: whether the party has reported that it is ready for another run
-    after this one. told: digests of the keys for which it has reported ready since this run began, the latest
-    last.
+    gradient: g of the round's iteration.
+    step, curvature: s and v, in a round for curvature.
+    failure: the text for the operator.
+    again: whether the party has reported that it is ready for another run after this one.
+    told: digests of the keys for which it has reported ready since this run began, the latest last.
     """
 
     run: Count = 0

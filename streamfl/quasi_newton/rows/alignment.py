@@ -165,7 +165,8 @@ class KeyedHashes(Comparison):
     Whoever has the key can hash every possible name, and the other party has it: some 600,000 names a second
     and core. Use it only if the other party may know all of this party's names.
 
-    key: shared by the two parties, 32 bytes or more. session, names, most: as for :class:`Alignment`.
+    key: shared by the two parties, 32 bytes or more.
+    session, names, most: as for :class:`Alignment`.
     """
 
     def __init__(self, key: bytes, session: bytes, names: Sequence[str], most: int) -> None:

@@ -127,7 +127,8 @@ def far_rows(inputs: NDArray[np.float64], largest: float, *, intercept: bool = F
     sqrt(h_i (1 - h_i)). At h_i = 1 it is alone. Leaving a row out raises the leverages of others and lowers
     none, so the order in which rows are left out changes nothing.
 
-    inputs: of one party, rounded, (rows, columns). intercept: whether a column of ones is beside them.
+    inputs: of one party, rounded, (rows, columns).
+    intercept: whether a column of ones is beside them.
     """
     columns = np.hstack([inputs, np.ones((len(inputs), 1))]) if intercept else np.array(inputs)
     far = np.zeros(len(columns), dtype=np.bool_)
@@ -157,7 +158,8 @@ def secret_start(secret: bytes, context: bytes, columns: int, size: float = 0.05
     so finds the labels.
 
     secret: 32 bytes or more, of the party alone; ValueError for fewer. The federation's seed will not do:
-    peers know it. context: federation, run and party, as bytes.
+    peers know it.
+    context: federation, run and party, as bytes.
     """
     if len(secret) < 32:
         raise ValueError(f"{len(secret)} bytes are too few for a secret")

@@ -18,7 +18,9 @@ def lower_ends(values: NDArray[Any], bins: int, least: int) -> Floats:
     Each bin takes its share of the rows that are left. So if most rows have one value, the other values still
     get bins of their own. Quantiles would put all these into one bin.
 
-    values: finite, (rows,). bins: most bins. least: fewest rows of a bin.
+    values: finite, (rows,).
+    bins: most bins.
+    least: fewest rows of a bin.
 
     >>> lower_ends(np.array([0.0] * 90 + [1.0] * 6 + [2.0] * 3 + [3.0]), 4, 3)
     array([1., 2.])

@@ -18,7 +18,8 @@ def calibration_error(probabilities: Floats, ones: NDArray[np.bool_], bins: int 
     """Mean over rows of |mean probability - share of label +1| of the row's bin. Bins are by probability, of
     about equal size.
 
-    probabilities: of label +1, (rows,). ones: whether the label is +1, (rows,).
+    probabilities: of label +1, (rows,).
+    ones: whether the label is +1, (rows,).
     """
     order = np.argsort(probabilities, kind="stable")
     parts = [part for part in np.array_split(order, bins) if len(part)]
@@ -31,7 +32,8 @@ def held_out_figures(outputs: Floats, labels: Floats, calibration: Calibration |
     """auc and ks, and with a calibration log_loss and calibration_error. Empty if one of the labels is
     missing.
 
-    outputs: u, (rows,). labels: -1 and +1, (rows,).
+    outputs: u, (rows,).
+    labels: -1 and +1, (rows,).
     """
     ones = np.asarray(labels) > 0
     if ones.all() or not ones.any():

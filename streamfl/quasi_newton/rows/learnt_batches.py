@@ -65,7 +65,8 @@ class LearntBatches(Collection[str]):
 
     ``in`` is also true for entities whose batch is gone.
 
-    largest: most rows of a batch; the first training may have had fewer. columns: how many raw ones.
+    largest: most rows of a batch; the first training may have had fewer.
+    columns: how many raw ones.
     most: most batches at a time; a newer one displaces the oldest.
     secret: of the party. Names of batches that are gone are kept as digests keyed with it.
     counts: the member's counters.
@@ -162,7 +163,8 @@ class LearntBatches(Collection[str]):
     def add(self, names: Sequence[str], inputs: Floats, signs: NDArray[np.int8]) -> None:
         """Add as many new batches as the names fill. If there are too many batches the oldest are forgotten.
 
-        inputs: raw, (names, columns). signs: (names,); empty at a host.
+        inputs: raw, (names, columns).
+        signs: (names,); empty at a host.
         """
         size = self.size_with(len(names))
         assert len(names) % size == 0

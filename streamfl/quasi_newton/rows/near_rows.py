@@ -41,10 +41,12 @@ def cut_at_near_rows(
     Rows that are far out among the rows of all batches together do not stay, nor do rows that then still are
     far out in their batch.
 
-    raw: a party's own rows in the order of its batches, as they came, (rows, columns). kind: that columns are
-    rounded to. batch: rows of each. largest: largest leverage of a row in a batch; at 1 nothing is cut.
-    intercept: as for :func:`far_rows`. left_out: columns of the result that are not learnt from. They make no
-    row far out.
+    raw: a party's own rows in the order of its batches, as they came, (rows, columns).
+    kind: that columns are rounded to.
+    batch: rows of each.
+    largest: largest leverage of a row in a batch; at 1 nothing is cut.
+    intercept: as for :func:`far_rows`.
+    left_out: columns of the result that are not learnt from. They make no row far out.
     """
     if largest >= 1 or preprocessing.is_bounded:
         return preprocessing
@@ -67,7 +69,8 @@ def far_from_all(
     where columns are cut, and protects no labels, so X'X and the tolerance :data:`TOLERANCE` of its
     pseudo-inverse are precise enough.
 
-    columns: (rows, columns) of all batches. intercept: whether a column of ones is beside them.
+    columns: (rows, columns) of all batches.
+    intercept: whether a column of ones is beside them.
     """
     left = np.hstack([columns, np.ones((len(columns), 1))]) if intercept else np.array(columns)
     sizes = np.sqrt(np.mean(left**2, axis=0))

@@ -33,8 +33,8 @@ class Preprocessing:
 
     fill: by column, the median, which replaces a missing number.
     low, high: by column, the ends at which it is cut: quantiles for "clip", or from :meth:`cut`; None:
-    columns are not cut. knots: for "rank", by column, values with their place in the distribution, (knots,
-    2).
+    columns are not cut.
+    knots: for "rank", by column, values with their place in the distribution, (knots, 2).
     edges: for "quantile-bins" and "weight-of-evidence", by column, the bins' lower ends but the first's.
     Missing numbers have a bin of their own, the last.
     kept: for "quantile-bins", by column, the bins that have a column of their own. Rows of other bins have
@@ -67,8 +67,9 @@ class Preprocessing:
     def cut(self, rows: Floats, stays: NDArray[np.bool_]) -> Preprocessing:
         """The same preprocessing with columns cut at their range in the rows that stay.
 
-        rows: raw, (rows, columns). Mean and deviation are of all of them, after the cut. stays: (rows,), one
-        or more are true."""
+        rows: raw, (rows, columns). Mean and deviation are of all of them, after the cut.
+        stays: (rows,), one or more are true.
+        """
         near = self._filled(rows)[stays]
         found = replace(self, low=near.min(axis=0), high=near.max(axis=0))
         return found if self.method == "none" else found.standardised(rows)
@@ -130,7 +131,8 @@ def fit_preprocessing(
     ends: for "clip", the share of rows beyond each end.
     bins: for "quantile-bins", the most bins of a column.
     least: for "quantile-bins", the fewest rows of a bin with its own column; a rarer bin would single out its
-    members. standardise: whether columns of 0 and 1 get mean 0 and deviation 1 as well.
+    members.
+    standardise: whether columns of 0 and 1 get mean 0 and deviation 1 as well.
     """
     if method not in METHODS:
         raise ValueError(f"preprocessing {method!r} is not one of {', '.join(METHODS)}")

@@ -32,11 +32,13 @@ class _Entity(msgspec.Struct, array_like=True, gc=False):
 class EntityTable(ExpiringEntries[_Entity]):
     """The entities of a partition, the one that changed longest ago first.
 
-    columns: how many an entity has. labelled: whether an entity needs a label.
-    expiry: seconds after which an entity is forgotten. limit: most entities; beyond it the oldest is
-    forgotten.
-    counts: the member's counters. is_taken: whether an entity, by name, is learnt or held out, so that no
-    training may take it."""
+    columns: how many an entity has.
+    labelled: whether an entity needs a label.
+    expiry: seconds after which an entity is forgotten.
+    limit: most entities; beyond it the oldest is forgotten.
+    counts: the member's counters.
+    is_taken: whether an entity, by name, is learnt or held out, so that no training may take it.
+    """
 
     def __init__(
         self,

@@ -23,20 +23,30 @@ from streamfl.quasi_newton.state import INPUTS, NAMES, PREPARATION, SIGNS
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
-__all__ = ["TrainingRows"]
+__all__ = ["FAR_OUT", "TrainingRows"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+FAR_OUT = (
+    "are so far out in own columns that a gradient would reveal their labels: the training uses zeros "
+    "instead (preprocessing.method = clip and rank leave fewer such rows)"
+)
+"""What the log, and the text of a failure, say of muted rows."""
 
 
 class TrainingRows:
     """Candidates are frozen when a training begins, so that later records do not change it. Some of them fill
     batches.
 
-    limit: most entities. batch: most rows of a batch. columns: how many raw ones. kind: that columns are
-    rounded to. least: support that a column needs in a batch. secret: of the party. counts: the member's
-    counters.
-    largest: largest leverage of a row in a batch. intercept: whether the party has the column of ones.
+    limit: most entities.
+    batch: most rows of a batch.
+    columns: how many raw ones.
+    kind: that columns are rounded to.
+    least: support that a column needs in a batch.
+    secret: of the party.
+    counts: the member's counters.
+    largest: largest leverage of a row in a batch.
+    intercept: whether the party has the column of ones.
     """
 
     def __init__(

@@ -29,8 +29,10 @@ def fit_weight_of_evidence(
     labels: -1 and +1, (rows,).
     bins: most bins of a column, of about equally many rows.
     least: fewest rows of each label in a bin: with fewer, a published model would reveal something about
-    them. standardise: whether columns of weights get mean 0 and deviation 1. They are in one unit as they
-    are, but a step's bound is not."""
+    them.
+    standardise: whether columns of weights get mean 0 and deviation 1. They are in one unit as they are, but
+    a step's bound is not.
+    """
     rows, ones = np.asarray(rows, dtype=np.float64), np.asarray(labels) > 0
     edges, values = [], []
     for column in rows.T:

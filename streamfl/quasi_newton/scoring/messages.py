@@ -59,7 +59,9 @@ class Closed(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 class ScoringLink:
     """The two scoring topics between this party and another one.
 
-    channel: that the party sends to. other: name of the other party. host: name of the host of the two.
+    channel: that the party sends to.
+    other: name of the other party.
+    host: name of the host of the two.
     """
 
     def __init__(

@@ -17,7 +17,8 @@ class Prediction(msgspec.Struct, gc=False):
 
     probability: of label 1; None before the model's version is calibrated.
     score: points of the scorecard. The more points, the less likely is label 1. None as long as the
-    probability is None. output: u, the model's own number. It is no log-odds.
+    probability is None.
+    output: u, the model's own number. It is no log-odds.
     model: version of the model: the number of the training that it came from.
     revision: counts an entity's predictions from 0.
     """

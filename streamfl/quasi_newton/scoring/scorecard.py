@@ -41,7 +41,8 @@ def fit_calibration(outputs: Floats, labels: Floats) -> Calibration:
     The targets are (n_1 + 1) / (n_1 + 2) and 1 / (n_0 + 2) in place of 1 and 0, so that the slope stays
     finite (Platt 1999).
 
-    outputs: u, (rows,). labels: -1 and +1, (rows,); ValueError if one of the two is missing.
+    outputs: u, (rows,).
+    labels: -1 and +1, (rows,); ValueError if one of the two is missing.
     """
     outputs, ones = np.asarray(outputs, dtype=np.float64), np.asarray(labels) > 0
     positive, negative = int(ones.sum()), int((~ones).sum())
@@ -108,8 +109,9 @@ def points_of_party(
     """The content of one party's scorecard file: points of its columns. Their sum over all parties is the
     score.
 
-    names: of the raw columns. weights: of the columns that preprocessing makes; at the guest the intercept's
-    is the last. guest: whether this party is the guest, whose file has the points that belong to no column.
+    names: of the raw columns.
+    weights: of the columns that preprocessing makes; at the guest the intercept's is the last.
+    guest: whether this party is the guest, whose file has the points that belong to no column.
     decimals: that points are rounded to. Rounded points reveal less about the columns.
     """
     unit = -scale.factor * calibration.slope

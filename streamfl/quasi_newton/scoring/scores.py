@@ -27,7 +27,8 @@ class Score(msgspec.Struct, array_like=True, gc=False):
     """points: by host, None before they came. output: None before all points came, and if the entity has no
     score.
 
-    held_out: whether the model has not learnt from the entity. told: what of the output was published.
+    held_out: whether the model has not learnt from the entity.
+    told: what of the output was published.
     revision: number of the entity's predictions so far, under all versions.
     """
 

@@ -28,8 +28,10 @@ MOST_LONGER_WAITS = 4
 class Session(msgspec.Struct, array_like=True):
     """The present session with one host.
 
-    version: of the model. number: of the session, counted from 1 under the version. since: when the guest
-    asked. fruitless: sessions in a row that found nothing, or were given up.
+    version: of the model.
+    number: of the session, counted from 1 under the version.
+    since: when the guest asked.
+    fruitless: sessions in a row that found nothing, or were given up.
     """
 
     version: Count = 0
@@ -43,9 +45,10 @@ class Session(msgspec.Struct, array_like=True):
     ) -> float | None:
         """When the next question is due; None if there is nothing to ask.
 
-        entities: those without points. latest: when the last entity came. awake_since: when time first passed
-        in this process. patience, interval: the settings alignment.patience_seconds and
-        scoring.interval_seconds.
+        entities: those without points.
+        latest: when the last entity came.
+        awake_since: when time first passed in this process.
+        patience, interval: the settings alignment.patience_seconds and scoring.interval_seconds.
         """
         if self.phase == ASKED:
             wait = max(ANSWER_SECONDS, SECONDS_AN_ENTITY * entities)

@@ -41,11 +41,14 @@ class Trace:
     """The course of a training, complete enough to compute it again.
 
     batches: row numbers of each, (batches, size).
-    weights: by party, (iterations + 1, columns), the first ones too. gradients: by party, X'D as whole
-    numbers, by iteration. steps, curvatures: by party, s and v of each pair that was offered.
-    visited: number of the batch, by iteration. coefficients: of the basis, by iteration.
+    weights: by party, (iterations + 1, columns), the first ones too.
+    gradients: by party, X'D as whole numbers, by iteration.
+    steps, curvatures: by party, s and v of each pair that was offered.
+    visited: number of the batch, by iteration.
+    coefficients: of the basis, by iteration.
     pairs: by pair that was offered, its iteration and whether it was kept.
-    batch_losses: before each step. losses: their means by epoch.
+    batch_losses: before each step.
+    losses: their means by epoch.
     models: by epoch and party, the mean of the epoch's iterates; the last is the result.
     """
 
@@ -100,8 +103,10 @@ def train(
 ) -> Trace:
     """Learn until two epochs' losses agree, or for the most epochs.
 
-    labels: -1 and +1, the guest's. batches: from :func:`partition`, visited in this order in every epoch.
-    guest: its number. numbers: fixed-point kinds of the messages' numbers; None for the defaults.
+    labels: -1 and +1, the guest's.
+    batches: from :func:`partition`, visited in this order in every epoch.
+    guest: its number.
+    numbers: fixed-point kinds of the messages' numbers; None for the defaults.
     """
     size = learning.batch
     if batches.ndim != 2 or batches.shape[1] != size or not len(batches):

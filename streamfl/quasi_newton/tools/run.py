@@ -38,8 +38,10 @@ SETTLED = 0.001
 class CurvatureFigures:
     """Measured on rows that were not learnt from; None if one label is missing there.
 
-    taylor_loss: the minimised loss. loss: log loss after Platt scaling, in which each half of the rows
-    calibrates the other. accuracy: of the sign of u. auc, ks: of u.
+    taylor_loss: the minimised loss.
+    loss: log loss after Platt scaling, in which each half of the rows calibrates the other.
+    accuracy: of the sign of u.
+    auc, ks: of u.
     """
 
     taylor_loss: float
@@ -53,12 +55,18 @@ class CurvatureFigures:
 class CurvatureOutcome:
     """The result of a training.
 
-    entities: number learnt from. held_out: number that the guest never learns from. waiting: number that
-    filled no batch. final: figures on the test entities. alone: the same for a model of the guest's columns
-    alone; None if its arithmetic left the bounds. constant_loss: log loss on the test entities of predicting
-    their labels' shares. history: by epoch, virtual seconds, training loss and test figures. pairs: offered
-    and kept. parties: by name, columns learnt from, columns left out, rows muted, ciphertexts, bytes sent.
-    traffic: by kind of topic, messages and bytes. seconds: on the clock. seconds_by_step: of the processor.
+    entities: number learnt from.
+    held_out: number that the guest never learns from.
+    waiting: number that filled no batch.
+    final: figures on the test entities.
+    alone: the same for a model of the guest's columns alone; None if its arithmetic left the bounds.
+    constant_loss: log loss on the test entities of predicting their labels' shares.
+    history: by epoch, virtual seconds, training loss and test figures.
+    pairs: offered and kept.
+    parties: by name, columns learnt from, columns left out, rows muted, ciphertexts, bytes sent.
+    traffic: by kind of topic, messages and bytes.
+    seconds: on the clock.
+    seconds_by_step: of the processor.
     trace: arrays by name.
     """
 

@@ -29,12 +29,13 @@ Floats = NDArray[np.float64]
 class Recorder:
     """Notes a training's course.
 
-    weights: by party, of each iteration, the first ones too. steps, curvatures: by party, s and v of each
-    pair that was offered. models: by party, of each epoch, the mean of its iterates. epoch_ends: virtual
-    seconds.
-    coefficients, batch_losses: of each iteration. pairs: of each offered pair, its iteration and whether it
-    was kept. loss: returns the coordinator's loss of the present batch, which the coordinator does not
-    publish.
+    weights: by party, of each iteration, the first ones too.
+    steps, curvatures: by party, s and v of each pair that was offered.
+    models: by party, of each epoch, the mean of its iterates.
+    epoch_ends: virtual seconds.
+    coefficients, batch_losses: of each iteration.
+    pairs: of each offered pair, its iteration and whether it was kept.
+    loss: returns the coordinator's loss of the present batch, which the coordinator does not publish.
     """
 
     def __init__(self, settings: QuasiNewtonSettings) -> None:

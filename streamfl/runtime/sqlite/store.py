@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamfl.contract.role import ConfigurationError, Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.assignment import partition_of
 from streamfl.runtime.bus import HOW_TO_CREATE, Outgoing
 from streamfl.runtime.sqlite.file import Database

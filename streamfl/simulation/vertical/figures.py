@@ -108,13 +108,16 @@ class Course:
 class TableOutcome:
     """The results of a run.
 
-    entities: number learnt from. seconds: of virtual time.
-    final: figures on the test entities. absent: by party, the same if that party knows none of them.
+    entities: number learnt from.
+    seconds: of virtual time.
+    final: figures on the test entities.
+    absent: by party, the same if that party knows none of them.
     progressive: figures of each entity's last prediction before it was learnt from; None in epochs.
     constant_loss: loss on the test entities of the best constant in hindsight.
     running_mean_loss: loss of predicting each label from those before it alone; None in epochs.
     history: figures on the test entities over virtual time.
-    parties: figures by name. forgotten: entities that were forgotten, by reason.
+    parties: figures by name.
+    forgotten: entities that were forgotten, by reason.
     trace: arrays by name, if they were asked for.
     """
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
 
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus, Polled, Session, Subscription
 
 __all__ = [

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from streamfl.contract.role import ConfigurationError, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, Outgoing, Subscription
 from streamfl.testing.bus_laws.members import TURN, new_name, new_topic, opened, values
 

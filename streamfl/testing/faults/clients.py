@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import federation_topics, find_kind
@@ -54,7 +55,8 @@ def _prediction(record: Record) -> PublishedPrediction:
 class ClientScenario(MembersScenario):
     """Clients that write samples. Every sample has to be predicted.
 
-    members_of: who takes part. settings: of any of them.
+    members_of: who takes part.
+    settings: of any of them.
     """
 
     members_of: ClientMembers[Any]

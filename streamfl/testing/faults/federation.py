@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import msgspec
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import ConfigurationError, Measurement, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError, Measurement
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from streamfl.configuration.settings import BusSection, FederationSection, RoleSection, RoleSettings
-from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
 from streamfl.records.rekey import AssembleSection, RekeySection
 from streamfl.records.samples import SamplesSection

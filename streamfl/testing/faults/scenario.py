@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Self
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.kinds import federation_topics, find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.testing.faults.fault_rates import Rates
@@ -24,8 +24,10 @@ class MembersScenario:
     """A scenario of members and their processes. A subclass is a
     :class:`~streamfl.testing.faults.federation.Shape` when it has ``of`` and ``standing``.
 
-    workers: by member, its number of processes. partitions: of each topic that may have any number.
-    readings: what each producer writes. last: what is written after the final restart.
+    workers: by member, its number of processes.
+    partitions: of each topic that may have any number.
+    readings: what each producer writes.
+    last: what is written after the final restart.
     faulty_seconds: seconds from the beginning after which nothing fails.
     permanent_fault: the fault that stays, if any.
     """

@@ -22,9 +22,9 @@ def settings_of(
 ) -> dict[str, Settings]:
     """By member, its settings.
 
-    common: sections that all share. members: by member, the sections in which it differs, as a system's
-    ``members`` gives them. changed: by section, other values of some of its keys, for all members that have
-    it.
+    common: sections that all share.
+    members: by member, the sections in which it differs, as a system's ``members`` gives them.
+    changed: by section, other values of some of its keys, for all members that have it.
     """
     own = {}
     for name, sections in members.items():

@@ -28,7 +28,8 @@ class FuzzedFederation:
     settings: by member.
     written: returns what users write in a round: each record, and the member that reads it.
     rounds, moments, seconds: rounds of the run, how often each member has its turn in a round, and seconds
-    between two turns. build: makes a role. It replaces what a real role draws at random, such as secrets.
+    between two turns.
+    build: makes a role. It replaces what a real role draws at random, such as secrets.
     """
 
     settings: Mapping[str, RoleSettings]
@@ -121,7 +122,8 @@ def users_record(
 ) -> FuzzedRecord:
     """A user's record about a client or an entity, keyed by its name.
 
-    section: the settings of its topic. partition: None takes the one of all records of this name.
+    section: the settings of its topic.
+    partition: None takes the one of all records of this name.
     """
     named = dict(content) if section.client is None else {section.client: name, **content}
     where = partition_of(name) if partition is None else partition

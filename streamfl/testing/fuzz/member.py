@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.role import Channels, Received, Record, Role
+from streamfl.contract.channels import Channels
+from streamfl.contract.role import Received, Record, Role
 from streamfl.runtime.kinds import find_kind
 from streamfl.testing.fuzz.mutations import FuzzedRecord
 

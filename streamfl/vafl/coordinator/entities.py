@@ -83,8 +83,8 @@ class CoordinatorEntities:
         """Admit entities in this order, as many as can be worked off together. Returns their rows and places,
         and how many names were read.
 
-        An entity that comes twice has to be worked off before it comes again. So have entities that may be
-        forgotten once they are learnt from, where a later entity needs the room.
+        It stops before a name that came already, and before one that needs the room of an entity that may be
+        forgotten once it is learnt from.
 
         with_labels: whether their labels come; then an entity that has a label is skipped.
         """

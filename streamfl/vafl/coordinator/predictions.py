@@ -49,7 +49,8 @@ class Predictions:
     ) -> list[Send]:
         """One message for each entity that is predicted.
 
-        names: all entities that were considered. headers: of their embeddings.
+        names: all entities that were considered.
+        headers: of their embeddings.
         outputs: (n, outputs), of the entities that are predicted.
         """
         revised = int(np.count_nonzero(predicting.revisions))

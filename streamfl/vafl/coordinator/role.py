@@ -283,7 +283,9 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
 
         behind: the parties that no quorum waits for.
         newest: the number of the party that has just sent them, and each embedding's age when it came, in
-        steps. headers: of each."""
+        steps.
+        headers: of each.
+        """
         entities, means = task.entities, task.parties.means
         predicting = NOTHING if newest is None else entities.to_predict(rows)
         predicted = rows[predicting.places]

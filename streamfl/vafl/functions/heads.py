@@ -105,7 +105,8 @@ class OutputLoss:
 
     outputs: o, the number of outputs per entity.
     sensitivity: the largest Euclidean distance between the gradients of two labels; for the square loss, of
-    labels from 0 to 1. gradient: from outputs (n, o) and labels (n,): d l / d outputs, (n, o).
+    labels from 0 to 1.
+    gradient: from outputs (n, o) and labels (n,): d l / d outputs, (n, o).
     values: from outputs (n, o) and labels (n,): l, (n,).
     prediction: from outputs (n, o): the predictions; with the square loss in units of the label's range.
     """

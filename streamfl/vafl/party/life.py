@@ -21,8 +21,10 @@ __all__ = ["CatchUpWindow", "PartyLife"]
 class CatchUpWindow(msgspec.Struct, array_like=True, frozen=True):
     """The entities whose gradients a party that is behind waits for.
 
-    begin: embeddings with a higher number belong to the window. since: when the last embedding was sent, or
-    the last gradient came. answered: whether any gradient came. alone: the party waits for none.
+    begin: embeddings with a higher number belong to the window.
+    since: when the last embedding was sent, or the last gradient came.
+    answered: whether any gradient came.
+    alone: the party waits for none.
     """
 
     begin: Count = 0
@@ -39,7 +41,8 @@ class LifeCounters(msgspec.Struct, array_like=True):
     steps: the number of steps taken.
     first_waiting: number of the sample that has waited longest.
     learnt: digest of all gradients that the parameters learnt from, and of how; empty without noise, its only
-    user. fingerprint: of the settings that all members of the federation have to agree on.
+    user.
+    fingerprint: of the settings that all members of the federation have to agree on.
     shown_bare: whether any embedding was ever sent without the noise that mu assumes.
     learnt_bare: whether any gradient was ever taken without it.
     start: bytes that the first parameters were drawn from besides the seed; empty: from the seed alone.

@@ -98,14 +98,16 @@ class _SimulatedParty:
 class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
     """A federation of one partition, with every role in its own worker.
 
-    settings: of any member; a member's own sections are filled in here. inputs: by party, in the order of
-    federation.parties, (entities, its features). labels: (entities,). arrivals: number of entities that reach
-    a party between two of its uploads; None: as many as it takes. network_delay: virtual seconds from a party
-    to the coordinator, and the same back. coordinator_delay: virtual seconds that the coordinator takes for
-    one upload; other uploads wait. Labels have no delay.
+    settings: of any member; a member's own sections are filled in here.
+    inputs: by party, in the order of federation.parties, (entities, its features).
+    labels: (entities,).
+    arrivals: number of entities that reach a party between two of its uploads; None: as many as it takes.
+    network_delay: virtual seconds from a party to the coordinator, and the same back.
+    coordinator_delay: virtual seconds that the coordinator takes for one upload; other uploads wait. Labels
+    have no delay.
     answers_first: whether a party takes the gradients that have come before its next samples reach it, as
-    with slow samples. own_start: whether members draw their first parameters from secrets of their own, as in
-    a deployment.
+    with slow samples.
+    own_start: whether members draw their first parameters from secrets of their own, as in a deployment.
     """
 
     prediction = Prediction

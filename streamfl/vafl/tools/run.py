@@ -108,9 +108,9 @@ def run_vertical(
     learning.batch_size entities at a time. In one pass ``arrivals`` entities reach a party between two of its
     uploads, after it has taken the gradients of earlier ones; left out: batch_size, together with these
     gradients.
-    network_delay, coordinator_delay: see :class:`VerticalFederation`. watch: gets the share that is done; if
-    it returns True the run ends early.
-    Raises ConfigurationError if memory is too small for the passes, DataError if the federation diverged.
+    network_delay, coordinator_delay: see :class:`VerticalFederation`.
+    watch: gets the share that is done; if it returns True the run ends early. Raises ConfigurationError if
+    memory is too small for the passes, DataError if the federation diverged.
     """
     count = table.learnt
     settings = adapted(settings, count, epochs, label_delay)

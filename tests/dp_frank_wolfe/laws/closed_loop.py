@@ -38,7 +38,8 @@ DELTA = 1e-3
 class Seat:
     """A member.
 
-    state: what its changelogs hold. unread: what its inputs hold, in the order of writing.
+    state: what its changelogs hold.
+    unread: what its inputs hold, in the order of writing.
     """
 
     name: str
@@ -54,9 +55,12 @@ class Seat:
 class ClosedLoop:
     """One partition, in which time passes as nothing moves any more.
 
-    settings: by member's name. copies: how often each record is delivered. away: members that take no turns.
-    writes: every record that was sent, committed or not, as (from, topic, key, value). committed: the others
-    left out. predicted: of all predictions that were committed, key and headers.
+    settings: by member's name.
+    copies: how often each record is delivered.
+    away: members that take no turns.
+    writes: every record that was sent, committed or not, as (from, topic, key, value).
+    committed: the others left out.
+    predicted: of all predictions that were committed, key and headers.
     """
 
     def __init__(self, settings: dict[str, DPFrankWolfeSettings], copies: int = 1) -> None:

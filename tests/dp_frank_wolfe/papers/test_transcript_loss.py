@@ -100,8 +100,7 @@ def _windows() -> dict[str, Window]:
 
 def test_a_row_changes_a_fit_by_no_more_than_is_charged(windows: dict[str, Window]) -> None:
     """Protects the claim of epsilon for an entity: the same transcript on neighbours, over all parties, costs
-    less than the ledger has,
-    choice by choice and together.
+    less than the ledger has, choice by choice and together.
     """
     cost = budget(EPSILON, DELTA, ROWS)
     plans = planned(windows, cost)

@@ -84,9 +84,12 @@ def marginal(
 ) -> Estimate:
     """Top columns by |a_i'y|, then their values and norms.
 
-    cost: of an entity, over all parties. columns: N, of all parties together. radius: of the ball.
+    cost: of an entity, over all parties.
+    columns: N, of all parties together.
+    radius: of the ball.
     norm: |a|^2 / n of every column if that is public. Then norms are not released, and their share goes to
-    the values. window, place: its number, and where releases belong, of a party, the window and the secret.
+    the values.
+    window, place: its number, and where releases belong, of a party, the window and the secret.
     """
     plans = _plans(windows, cost, columns, _without_norms(shares) if norm is not None else shares)
     return fit_marginal(windows, plans, lambda party: place(party, window, secret), radius, delta, norm)

@@ -46,7 +46,8 @@ class Presence:
     """Presence in a fit. used: iterations and parties whose answers the server used. late: those whose
     answers came too late.
 
-    stopped: the fit ended before its last step. asked: iterations and parties that were asked.
+    stopped: the fit ended before its last step.
+    asked: iterations and parties that were asked.
     """
 
     used: set[tuple[int, str]] = field(default_factory=set)
@@ -76,8 +77,9 @@ def presence(
 ) -> Presence:
     """Whose answers the server used in a fit: those by which x had moved when the party next received it.
 
-    asks, releases: by party, the messages of one window. stops: a fit whose last answers moved nothing has
-    ended by its gap."""
+    asks, releases: by party, the messages of one window.
+    stops: a fit whose last answers moved nothing has ended by its gap.
+    """
     found, public = Presence(), Public(chosen.of(S))
     unmoved: set[tuple[int, str]] = set()
     for party in chosen.parties:
@@ -205,8 +207,9 @@ def expected_estimate(
 ) -> dict[str, Floats]:
     """The same for the estimators that choose once. Returns x by party.
 
-    choosers: parties whose choices came in time. takers: those whose products came in time too; without a
-    second round, the same."""
+    choosers: parties whose choices came in time.
+    takers: those whose products came in time too; without a second round, the same.
+    """
     public = Public(chosen.of(S))
     learning, rows = public.settings.learning, chosen.rows
     plans = {party: public.selection_plan(party) for party in windows}

@@ -40,13 +40,17 @@ UNREADABLE: tuple[Any, ...] = ("none", None, [], {}, [1.0] * 20)
 class DPFrankWolfeScenario(MembersScenario):
     """A federation that learns under faults.
 
-    sections: of every member's settings. columns: how many each party has. patient: the server never goes on
-    without a party. known: by party and entity, all contents of its records of columns, in the order of
-    writing. labels: likewise, by entity. strangers: by topic, number of records that strangers wrote.
-    fragment_bytes: of a message in one record; 0: the usual. absent: the party, or the server, that may send
-    no more.
-    folder: where the run keeps secrets and ledgers. observed: what roles sent, committed or not. _settings:
-    of each member, once made, because checks ask for them at every prediction.
+    sections: of every member's settings.
+    columns: how many each party has.
+    patient: the server never goes on without a party.
+    known: by party and entity, all contents of its records of columns, in the order of writing.
+    labels: likewise, by entity.
+    strangers: by topic, number of records that strangers wrote.
+    fragment_bytes: of a message in one record; 0: the usual.
+    absent: the party, or the server, that may send no more.
+    folder: where the run keeps secrets and ledgers.
+    observed: what roles sent, committed or not.
+    _settings: of each member, once made, because checks ask for them at every prediction.
     """
 
     sections: Mapping[str, Mapping[str, Any]]

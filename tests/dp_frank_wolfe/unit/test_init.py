@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
 
 

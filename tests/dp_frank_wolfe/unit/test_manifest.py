@@ -15,9 +15,10 @@ from dp_frank_wolfe.hand_made import ROWS, Server, converse, hands, names_of
 from dp_frank_wolfe.hand_made import settings_of as server_settings
 from dp_frank_wolfe.laws.closed_loop import ClosedLoop, federation
 from dp_frank_wolfe.party_driver import NAMES, Driver, reason, settings
+from dp_frank_wolfe.party_driver import ROWS as ROWS_OF_PARTY
 
 from streamfl.contract.role import BadRecord
-from streamfl.dp_frank_wolfe.messages import Entities, Manifest, content_of, read_content
+from streamfl.dp_frank_wolfe.messages import Entities, FittedModel, Manifest, content_of, read_content
 
 PARTIES = ("party-0", "party-1")
 
@@ -193,6 +194,53 @@ def test_a_strangers_announcement_costs_a_window_and_nothing_for_good(
         assert reasons(loop, "manifest") == [wanted]
         assert loop.server.model == window
     assert [len(loop.party(party).ledger.spend) for party in PARTIES] == [30, 60]
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_strangers_manifest_far_ahead_holds_no_party_for_good(fitted: bool) -> None:
+    """Protects a federation without keys: one manifest under a number that the server never comes to charges
+    the entities in it once, and the party is in the server's next window all the same.
+    """
+    loop, ahead = federation(2), 2**53
+    names = [f"alone {number:03d}" for number in range(30)]
+    for name in names:
+        loop.write("party-0-samples", name, msgspec.json.encode({"x0": 0.1, "x1": 0.2, "x2": 0.3}))
+        loop.write("labels", name, b'{"y":0.5}')
+    loop.settle()
+    assert sorted(loop.party("party-0").table.numbered.values()) == names
+    told = [("manifest", content_of(Manifest([], [0, 30], digest_of(names))))]
+    told += [("model", content_of(FittedModel(b"", b"")))] if fitted else []
+    for kind, content in told:
+        message = [1, loop.public.fingerprint, "(server)", ahead, 0, kind, 0, b"", content]
+        loop.write("f.party-0.asks", None, msgspec.msgpack.encode(message))
+    loop.settle()
+    assert loop.party("party-0").progress.window == ahead
+    for window in (1, 2):
+        loop.write_rows([f"window {window} {number:03d}" for number in range(30)], window)
+        loop.settle()
+        loop.restart("party-0")
+        assert [loop.party(party).progress.window for party in PARTIES] == [window] * 2
+        assert [loop.party(party).model.version for party in PARTIES] == [window] * 2
+        assert loop.server.model == window
+    assert [len(loop.party(party).ledger.spend) for party in PARTIES] == [90, 60]
+    assert all(loop.party("party-0").ledger.spend.times(name) == 1 for name in names)
+
+
+@pytest.mark.parametrize(("keys", "said"), [(False, ["frozen"]), (True, [])])
+def test_a_manifest_of_earlier_is_a_new_window_only_where_a_stranger_can_write_one(
+    keys: bool, said: list[str], tmp_path: Path
+) -> None:
+    """Protects budgets where members have keys: a stranger's copy of a manifest that the party could not take
+    when it came charges nobody and ends no fit."""
+    sections = {"federation": {"members": "m"}, "identity": {"key_file": "k"}} if keys else {}
+    party = Driver(settings(tmp_path, **sections))
+    party.window(200)
+    names = [f"zz {number:02}" for number in range(ROWS_OF_PARTY)]
+    party.hear(*party.rows(1, names))
+    party.tick()
+    assert [one.kind for one in party.hear(party.manifest(150, names))] == []
+    assert [one.kind for one in party.hear(party.manifest(1, names))] == said
+    assert [notice.reason for notice in party.role.notices()] == (["window_ahead"] if said else [])
 
 
 # ---- what the release before has written

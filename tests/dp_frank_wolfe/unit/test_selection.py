@@ -140,8 +140,7 @@ ALL = {"choices": 0.3, "values": 0.1, "norms": 0.1, "rows": 0.2, "products": 0.2
 
 def test_every_release_of_a_selection_has_a_noise_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects from one draw on two contents: no two releases have one key, and a selection of other rows,
-    another strength or after
-    other rows of the others has none in common where that matters.
+    another strength or after other rows of the others has none in common where that matters.
     """
     heard: list[Release] = []
 

@@ -18,7 +18,7 @@ from streamfl.fdskl.sums import sums
 from streamfl.fdskl.sums.pending_sums import PendingSum, PendingSums
 
 
-def _asked_by_whoever_says_so(message: Round, settings: FdsklSettings) -> int:
+def _root_is_whoever_says_so(message: Round, settings: FdsklSettings) -> int:
     return settings.federation.root
 
 
@@ -36,7 +36,7 @@ def _restores_unchecked(self: FdsklParty, change: StateChange) -> None:
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
-    "a party trusts the active one": (sums, "asked_by", _asked_by_whoever_says_so, "fdskl-worker pump"),
+    "a party trusts the active one": (sums, "checked_root", _root_is_whoever_says_so, "fdskl-worker pump"),
     "a party adds whatever came": (PendingSums, "add", _adds_whatever_came, "fdskl-worker press"),
     "a party's state is not checked": (FdsklParty, "restore", _restores_unchecked, "restore fdskl-worker"),
 }

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import msgspec
 from fdskl.makers import lives, make_worker
 
-from streamfl.contract.role import Decode, Received, Record, Rejection, Send, StateChange
+from streamfl.contract.channels import Decode
+from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import TURN, Prediction, Turn
 from streamfl.fdskl.party.role import FdsklParty

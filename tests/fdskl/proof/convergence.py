@@ -24,7 +24,9 @@ class RegularisedRisk:
     """min over f of mean L(f(x_i), y_i) + (lambda / 2) |f|_H^2 for a Gaussian kernel of bandwidth 1, on a few
     points.
 
-    inputs: (n, d). labels: (n,). regularisation: lambda.
+    inputs: (n, d).
+    labels: (n,).
+    regularisation: lambda.
     """
 
     inputs: Floats

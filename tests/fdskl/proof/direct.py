@@ -45,7 +45,8 @@ class DirectModel:
 
     outputs: f of each entity that was shown, in that order, by the model before it learnt from the entity.
     bandwidth: of the kernel.
-    first: number of the oldest kept feature. alphas: of the kept ones.
+    first: number of the oldest kept feature.
+    alphas: of the kept ones.
     iterations, features_dropped: how many.
     phases: numbers that each party put into sums, except for predictions.
     """
@@ -131,7 +132,9 @@ def learn(
 
     labels: (entities,), -1 and +1, or real ones for the square loss.
     entities: rows, as often as they are shown; left out: all of them once.
-    seed: of the federation. root: place of the active party. bits: of a phase, None for one without rounding.
+    seed: of the federation.
+    root: place of the active party.
+    bits: of a phase, None for one without rounding.
     """
     order = np.arange(len(labels)) if entities is None else np.asarray(entities)
     inputs = [party.inputs for party in parties]

@@ -25,9 +25,10 @@ class Observed:
 
     lives: the parties' names, one for each secret that was made.
     hidden: by party and key of a keystream, digest of the numbers that it hid. A round is answered once, so
-    no key may come again. reused: for each key that did, a sentence on what it hid.
-    trouble: whether the active party ever reported that nobody answers. announced, abandoned: whether it
-    asked for any round, or gave one up.
+    no key may come again.
+    reused: for each key that did, a sentence on what it hid.
+    trouble: whether the active party ever reported that nobody answers.
+    announced, abandoned: whether it asked for any round, or gave one up.
     begun: by partition and version of the model, the entities of each iteration that began there.
     """
 

@@ -31,9 +31,10 @@ LAST_ENTITIES = 3
 class FdsklScenario(MembersScenario):
     """A federation of masked sums under faults.
 
-    dimensions: columns of each party. columns: by party and entity, all columns that the party ever gets, in
-    order. labels: by entity. synchronous: every party gets everything once and is waited for, so that each
-    iteration is known.
+    dimensions: columns of each party.
+    columns: by party and entity, all columns that the party ever gets, in order.
+    labels: by entity.
+    synchronous: every party gets everything once and is waited for, so that each iteration is known.
     absent: the party that may stop sending.
     observed: what roles sent and used, whether it was committed or not.
     """

@@ -100,14 +100,22 @@ def test_what_was_heard_is_restored() -> None:
 
 
 def test_another_life_has_to_be_told() -> None:
-    """Protects a party that is taken up again: nobody knows its new key before it says it."""
+    """Protects a party that is taken up again: nobody knows its new key before it says it, and masks are
+    agreed on with the new key."""
     known = peers()
+    other = life_of(1, 0)
+    for number, sender in ((0, "b"), (1, "c")):
+        known.hear(1 + number, told(life_of(1 + number, 0), sender=sender))
+    earlier = known.pair_secrets(known.numbers)[1]
     assert not known.are_told
     first = known.tell()
     assert known.are_told
     assert known.tell() != first
     known.begin_anew()
     assert not known.are_told
+    agreed = known.pair_secrets(known.numbers)[1]
+    assert agreed == other.pair_secret(known.incarnation.public)
+    assert agreed != earlier
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from command_line import run_command
 
 from streamfl.cli.preflight import read_configuration
-from streamfl.contract.role import ConfigurationError, TopicSpec
+from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus

@@ -22,7 +22,7 @@ from kafka import KafkaAdminClient
 from streamfl_process import start_streamfl
 
 from streamfl.configuration.settings import load_settings
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.pofmkl.client.client_record import ClientRecord
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings

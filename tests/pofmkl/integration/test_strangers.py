@@ -18,7 +18,7 @@ from broker import Broker
 from kafka import KafkaAdminClient
 from streamfl_process import run_streamfl
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings

@@ -132,8 +132,9 @@ def server_traffic(
     """Rounds in which clients answer in any order, twice, late or not at all, and times after which a round
     is over.
 
-    update: makes an answer. rounds: so many at most. others: the most answers of a round beside one of each
-    client.
+    update: makes an answer.
+    rounds: so many at most.
+    others: the most answers of a round beside one of each client.
     """
     now = 1000.0
     batches: list[tuple[float, list[Received]]] = []

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from streamfl.kernels import bin_probabilities, bins, frequencies, grid, heaviest_first, normalised
+from streamfl.kernels import frequencies, grid
 from streamfl.pofmkl.estimators.online import POFMKLRegressor
+from streamfl.pofmkl.learning.bins import draw_bins
+from streamfl.pofmkl.learning.log_weights import bin_probabilities, heaviest_first, normalised
 
 SAMPLES = 10_000
 
@@ -36,15 +38,21 @@ def test_updates_are_unbiased_by_enumeration_of_the_bins(
     gradients = np.random.default_rng(seed).normal(size=(len(logarithms), 3))
     order = heaviest_first(logarithms)
     probabilities = bin_probabilities(normalised(logarithms)[order], kernels_per_bin, exploration)
-    drawable = bins(order, kernels_per_bin)
-    assert len(probabilities) == len(drawable) == -(-len(logarithms) // kernels_per_bin)
+    # A number in the middle of each bin's share draws that bin.
+    drawable, _ = draw_bins(
+        np.tile(logarithms, (len(probabilities), 1)),
+        np.full(len(probabilities), kernels_per_bin),
+        np.cumsum(probabilities) - probabilities / 2,
+        exploration,
+    )
+    assert [number for number, _, _ in drawable] == list(range(-(-len(logarithms) // kernels_per_bin)))
     assert math.fsum(probabilities) == pytest.approx(1.0, rel=1e-14)
     # Exploration bounds the variance: no bin is rarer than xi / m.
     assert probabilities.min() >= exploration / len(drawable) * (1 - 1e-12)
 
     expectation = np.zeros_like(gradients)
-    for held, probability in zip(drawable, probabilities, strict=True):
-        delta = np.zeros_like(gradients)
+    for _, probability, kernels in drawable:
+        delta, held = np.zeros_like(gradients), list(kernels)
         delta[held] = learning_rate / probability * gradients[held]
         expectation += probability * delta
     np.testing.assert_allclose(expectation, learning_rate * gradients, rtol=1e-12)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from river import datasets
 from river.checks import yield_checks
@@ -171,6 +174,26 @@ def test_a_copy_is_small_and_goes_on_as_the_original(estimator: Any, samples: in
             one.learn_one(x, y)
 
 
+STORED = """
+import pickle, streamfl
+model = streamfl.Regressor(features_per_kernel=10)
+for number in range(40):
+    model.learn_one({"a": float(number)}, float(number % 3))
+again = pickle.loads(pickle.dumps(model))
+for number in range(20):
+    assert again.predict_one({"a": float(number)}) == model.predict_one({"a": float(number)})
+    for one in (model, again):
+        one.learn_one({"a": float(number)}, 9.0)
+"""
+
+
+def test_a_program_that_imports_no_more_than_streamfl_can_store_a_model() -> None:
+    """Protects a pickle from how ADWIN is loaded: without the rest of River its class is another than the one
+    that pickle finds. Here River is loaded as a whole, so it takes another process."""
+    done = subprocess.run([sys.executable, "-c", STORED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("gap", [None, math.nan, "absent"])
 def test_a_missing_feature_is_as_on_average(gap: Any) -> None:
     """Protects streams with gaps: such a sample is predicted and learnt from, and is like one with the mean
@@ -290,3 +313,43 @@ def test_mistakes_in_parameters_are_told() -> None:
         Regressor(detector="adwn").learn_one({"a": 1.0}, 1.0)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="known are"):
         Regressor(river=("forest",)).learn_one({"a": 1.0}, 1.0)
+    with pytest.raises(ConfigurationError, match="river = 'linear': a tuple"):
+        Regressor(river="linear").learn_one({"a": 1.0}, 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["seed", "features_per_kernel"])
+@pytest.mark.parametrize("value", [None, "7", 7.0, True, 2**63])
+def test_a_number_that_is_not_whole_is_told_by_its_name(name: str, value: Any) -> None:
+    """Protects River's users, whose seeds may be None: the error came from the depth and named nothing."""
+    with pytest.raises(ConfigurationError, match=f"{name} = .*: a whole number of at least"):
+        Regressor(**{name: value}).learn_one({"a": 1.0}, 1.0)
+
+
+TABLE = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("samples", "labels", "told"),
+    [
+        (pl.DataFrame(TABLE).lazy(), [0, 1], "the samples are a LazyFrame"),
+        (TABLE.set_axis(["a", "a"], axis=1), [0, 1], "2 columns have 1 names: 'a'"),
+        (TABLE, TABLE[["a"]], "the labels are a DataFrame"),
+        (TABLE, np.zeros((2, 1)), "the labels are an array of 2 dimensions"),
+    ],
+    ids=["lazy", "twice", "a frame of labels", "a column of labels"],
+)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_table_of_another_shape_is_told(estimator: Any, samples: Any, labels: Any, told: str) -> None:
+    """Protects the search for what is wrong with a table: pandas and polars answered in their own words, or
+    the labels of a frame were counted by its columns."""
+    model = estimator(features_per_kernel=10)
+    with pytest.raises(ValueError, match=told):
+        model.learn_many(samples, labels)
+    assert model.predict_one({"a": 1.0}) == estimator().predict_one({"a": 1.0})
+
+
+@pytest.mark.parametrize("sample", [[1.0, 2.0], None, "a"])
+def test_a_sample_that_is_no_dictionary_is_told(sample: Any) -> None:
+    """Protects users of scikit-learn, to whom a sample is a row."""
+    with pytest.raises(ValueError, match="a dictionary of features is expected"):
+        Regressor(features_per_kernel=10).predict_one(sample)

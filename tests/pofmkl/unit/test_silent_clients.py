@@ -12,7 +12,9 @@ from peers import Peers
 
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.tools.inspect import client_report
+from streamfl.pofmkl.server.role import PofmklServer
+from streamfl.pofmkl.tools import inspect
+from streamfl.pofmkl.tools.inspect import client_report, server_report
 from streamfl.runtime.worker import Worker
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -88,6 +90,36 @@ def test_inspect_tells_when_a_client_was_last_seen_and_not_when_its_state_last_m
     seen = {one["client"]: one["last_seen"] for one in report.figures["clients"]}
     assert seen["press"] == federation.clock.now
     assert seen["lathe"] == federation.clock.now - 300.0
+
+
+def test_inspect_names_the_clients_whose_samples_or_labels_have_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Protects whoever reads an alert, which only counts, from searching a thousand clients. The server tells
+    of clients without updates, whatever has stopped."""
+    sections, server_sections = pofmkl("pofmkl-client"), pofmkl("pofmkl-server")
+    federation = Peers(sections, server_sections)
+    client, server = federation.workers
+    monkeypatch.setattr(inspect.time, "time", lambda: federation.clock.now)
+    feed(federation, ("press", "lathe", "drill"), 60, 2.0)
+    stopped = federation.clock.now
+    for _ in range(40):
+        feed(federation, ("press",), 1, 2.0)
+        feed(federation, ("lathe",), 1, 0.0, labelled=False)
+    assert isinstance(client.role, PofmklClient)
+    assert isinstance(server.role, PofmklServer)
+    report = client_report(client.role, PofmklSettings(**sections), None)
+    found = {one["client"]: one for one in report.figures["clients"]}
+    assert [name for name, one in found.items() if one["unlabelled"]] == ["lathe"]
+    assert [name for name, one in found.items() if one["silent"]] == ["drill"]
+    assert found["lathe"]["last_label"] == pytest.approx(stopped, abs=5.0)
+    seen = {row[0]: row[report.columns.index("last seen")] for row in report.rows}
+    assert "no label since" in seen["lathe"]
+    assert seen["drill"].endswith(", silent")
+    assert "," not in seen["press"]
+    of_server = server_report(server.role, PofmklSettings(**server_sections), None)
+    assert of_server.figures["shards"][0]["silent"] == ["drill", "lathe"]
+    assert of_server.rows[0][of_server.columns.index("silent")] == "drill, lathe"
 
 
 def test_labels_that_stay_away_are_told_and_what_is_windowed_ends() -> None:

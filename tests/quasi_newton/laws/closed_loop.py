@@ -30,8 +30,10 @@ MOST_STEPS = 20_000
 class Place:
     """A member.
 
-    state: what its changelog holds. unread: what its inputs hold, in the order of writing. heard: all batches
-    and ticks."""
+    state: what its changelog holds.
+    unread: what its inputs hold, in the order of writing.
+    heard: all batches and ticks.
+    """
 
     name: str
     settings: QuasiNewtonSettings
@@ -47,9 +49,11 @@ class Place:
 class ClosedLoop:
     """One partition, in which time passes as nothing moves any more.
 
-    settings: by member's name. copies: how often each record is delivered.
-    writes: every record that was sent, committed or not, as (from, topic, value). committed: the others left
-    out. predicted: of all predictions that were committed, key and headers.
+    settings: by member's name.
+    copies: how often each record is delivered.
+    writes: every record that was sent, committed or not, as (from, topic, value).
+    committed: the others left out.
+    predicted: of all predictions that were committed, key and headers.
     """
 
     def __init__(self, settings: dict[str, QuasiNewtonSettings], copies: int = 1) -> None:

@@ -22,8 +22,10 @@ NAMES = ("g", "h1", "c")
 class Heard:
     """What the host was told of gradients in a training.
 
-    flipped: whether the row's label is the other one. largest: the bound. who: the party in whose columns the
-    row stands out."""
+    flipped: whether the row's label is the other one.
+    largest: the bound.
+    who: the party in whose columns the row stands out.
+    """
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, flipped: bool, largest: float, who: str, row: int = 5

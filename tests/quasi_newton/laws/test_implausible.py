@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from quasi_newton.federations import Secrets
 from quasi_newton.laws.closed_loop import ClosedLoop
-from quasi_newton.laws.test_eavesdroppers import federation, said
+from quasi_newton.laws.test_eavesdroppers import ROWS, federation, said
 from quasi_newton.laws.test_retraining import parties
 
 from streamfl.contract.role import BadRecord
@@ -20,8 +21,8 @@ from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.rounds import TrainingRounds
-from streamfl.quasi_newton.members.training_progress import FAILED
-from streamfl.quasi_newton.messages import StepDecision, read_content
+from streamfl.quasi_newton.members.training_progress import FAILED, OPENING, TRAINED
+from streamfl.quasi_newton.messages import COORDINATOR_NAME, VERSION, Message, StepDecision, read_content
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 
@@ -58,6 +59,27 @@ def test_who_tells_more_than_the_bounds_ends_the_training(
     )
     assert loop.members[other].role.counts.implausible_openings == 1
     assert [member.role.counts.trainings for member in loop.members.values()] == [0] * 3
+
+
+@pytest.mark.parametrize("topic", ["f.h1.decisions", "f.g.decisions", "f.h1.uploads", "f.g.uploads"])
+def test_one_record_of_a_stranger_stops_no_federation_for_good(secrets: Secrets, topic: str) -> None:
+    """Protects a federation without keys: that a training has failed, told to one member in another one's
+    name, ends it for all, and the next one succeeds. The others waited for that member for ever."""
+    loop = federation(secrets, **SHORT)
+    loop.until(lambda: loop.party("h1").progress.phase == loop.party("g").progress.phase == OPENING)
+    _, party, kind = topic.split(".")
+    sender = COORDINATOR_NAME if kind == "decisions" else party
+    fingerprint = loop.party("g").settings.fingerprint
+    message = Message(VERSION, fingerprint, sender, 1, 0, "failed", b"", b"")
+    loop.write(topic, None, msgspec.msgpack.encode(message))
+    loop.settle(refused=True)
+    # A guest tries again once entities have come.
+    loop.write_table(2 * ROWS, 3, 1, first=ROWS)
+    loop.now += 1000
+    loop.settle(refused=True)
+    assert [loop.party(one).progress.run for one in parties(loop)] == [2, 2]
+    assert [loop.party(one).progress.phase for one in parties(loop)] == [TRAINED] * 2
+    assert [member.role.trouble for member in loop.members.values()] == [None] * 3
 
 
 def opened_beyond(loop: ClosedLoop, name: str, beyond: int) -> None:

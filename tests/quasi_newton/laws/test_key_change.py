@@ -105,7 +105,7 @@ def assert_trained(loop: ClosedLoop, run: int, fingerprint: str) -> None:
 STAGES: dict[str, Callable[[ClosedLoop], bool]] = {
     "one is ready": lambda loop: loop.party("h1").progress.phase == READY,
     "a beginning is unread": lambda loop: (
-        coordinator(loop).run.run == 1 and loop.party("g").progress.phase == READY
+        coordinator(loop).run.number == 1 and loop.party("g").progress.phase == READY
     ),
     "entities are compared": lambda loop: loop.party("h1").progress.phase == ALIGNING,
     "in a round": lambda loop: (
@@ -135,7 +135,7 @@ def test_a_training_begins_again_under_the_new_key_whoever_is_restarted_first(
         restart_with(loop, {"h": "h1"}.get(member, member), secrets, new)
         # The others hear what it says, and it hears them, before the next one is restarted.
         loop.settle()
-    assert_trained(loop, coordinator(loop).run.run, new)
+    assert_trained(loop, coordinator(loop).run.number, new)
     assert max(member.role.counts.failed_trainings for member in loop.members.values()) <= 1
 
 

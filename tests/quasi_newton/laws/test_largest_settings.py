@@ -33,7 +33,7 @@ from streamfl.quasi_newton.encryption.key_file import MOST_KEYS
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
 from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
 from streamfl.quasi_newton.learning.descent import DescentState
-from streamfl.quasi_newton.members.coordinator import ROUND, _Run
+from streamfl.quasi_newton.members.coordinator_run import ROUND, CoordinatorRun
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.trained_model import TrainedModel
 from streamfl.quasi_newton.members.training_progress import DECIDING, TrainingProgress
@@ -165,7 +165,7 @@ def test_the_end_of_the_longest_epoch_can_be_written() -> None:
     made = make(largest(make))
     batches, side, number = made.alignment.limit, 2 * made.learning.memory, 2 * (made.alignment.limit - 1)
     assert batches == MOST_BATCHES
-    run = _Run(
+    run = CoordinatorRun(
         2**53, ROUND, number, {}, dict.fromkeys(made.federation.parties, MOST_COLUMNS), DIGEST, batches
     )
     run.losses = [1 / 3] * (batches - 1)

@@ -16,7 +16,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from streamfl.contract.role import Work
 from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.encryption.scheme import scheme_of
-from streamfl.quasi_newton.members.figures import TrafficCounter
+from streamfl.quasi_newton.members.traffic import TrafficCounter
 from streamfl.quasi_newton.messages import Message
 
 MEMBERS = ("g", "h1", "c")

@@ -39,7 +39,7 @@ def test_gradient_is_the_slope_of_the_loss(given: tuple[Floats, Floats, Floats])
     """Protects the model from the paper's misplaced y / 2, by finite differences: exact, for the loss is
     quadratic."""
     inputs, labels, weights = given
-    found = taylor.gradient(inputs, taylor.residuals(inputs @ weights, labels))
+    found = taylor.gradient(inputs.T @ taylor.residuals(inputs @ weights, labels), len(inputs))
     for column, direction in enumerate(np.eye(len(weights))):
         slope = (
             written_out(inputs, labels, weights + direction)
@@ -53,10 +53,12 @@ def test_hessian_product_is_the_change_of_the_gradient(given: tuple[Floats, Floa
     inputs, labels, weights = given
     step = np.random.default_rng(2).normal(size=len(weights))
     before, after = (
-        taylor.gradient(inputs, taylor.residuals(inputs @ at, labels))
+        taylor.gradient(inputs.T @ taylor.residuals(inputs @ at, labels), len(inputs))
         for at in (weights - step / 2, weights + step / 2)
     )
-    np.testing.assert_allclose(taylor.hessian_product(inputs, inputs @ step), after - before, rtol=1e-12)
+    changes = inputs @ step
+    found = taylor.gradient(inputs.T @ changes, len(inputs))
+    np.testing.assert_allclose(found, after - before, rtol=1e-12)
 
 
 @pytest.mark.parametrize("parties", [1, 3])
@@ -67,7 +69,7 @@ def test_loss_from_gradients_is_the_loss_for_any_number_of_hosts(
     inputs, labels, weights = given
     residuals = taylor.residuals(inputs @ weights, labels)
     products = sum(
-        float(weights[own] @ taylor.gradient(inputs[:, own], residuals))
+        float(weights[own] @ taylor.gradient(inputs[:, own].T @ residuals, len(inputs)))
         for own in np.array_split(np.arange(len(weights)), parties)
     )
     found = taylor.loss_from_products(products - float(np.mean(labels * residuals)) / 2)

@@ -58,7 +58,7 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     never_begun = (
         chosen.permanent_fault is not None
         and bool(chosen.permanent_fault.places)
-        and coordinator.run.run == 0
+        and coordinator.run.number == 0
     )
     if never_begun:
         return
@@ -68,7 +68,7 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     phases = {name: task.progress.phase for name, task in parties.items()}
     if FAILED in phases.values():
         # The guest knows new entities after the final restart.
-        again = coordinator.run.run > 1 or chosen.permanent_fault is not None
+        again = coordinator.run.number > 1 or chosen.permanent_fault is not None
         require(again, "it failed, and the guest did not try again when more entities came")
         check_failed(chosen, phases, taken_up, may_be_few=not filled or not chosen.settled)
         return

@@ -16,8 +16,8 @@ from replayed_target import ReplayedTarget
 from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import Role, Send
 from streamfl.quasi_newton.config import QuasiNewtonFederation, QuasiNewtonSettings
-from streamfl.quasi_newton.members.coordinator import TRAINED as DECIDED
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
+from streamfl.quasi_newton.members.coordinator_run import TRAINED as DECIDED
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.training_progress import TRAINED
 from streamfl.quasi_newton.messages import Message, codec, place_of

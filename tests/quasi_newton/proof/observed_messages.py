@@ -96,7 +96,7 @@ def recorded(observed: Observed, fragment_bytes: int) -> Iterator[None]:
         return send(self, channel, found, headers)
 
     def opened(self: CoordinatorTask, content: bytes, *given: Any) -> Any:
-        observed.opened[self.run.run, self.run.round].add(_digest(content))
+        observed.opened[self.run.number, self.run.round].add(_digest(content))
         return opens(self, content, *given)
 
     places: list[tuple[Any, str, Any]] = [(Outbox, "send", noted), (CoordinatorTask, "_open", opened)]

@@ -27,8 +27,9 @@ MOST_CHANGED = 4
 class Again:
     """A second wave, for another training.
 
-    entities: how many new ones all parties know that are not held out. at: when the wave begins and ends, in
-    seconds. late: whether labels of held-out entities come only in this wave.
+    entities: how many new ones all parties know that are not held out.
+    at: when the wave begins and ends, in seconds.
+    late: whether labels of held-out entities come only in this wave.
     """
 
     entities: int
@@ -40,9 +41,11 @@ class Again:
 class ProducedRecords:
     """readings: by topic, in order. last: written after the final restart.
 
-    known: by party and entity, all columns that ever count, in order. labels: by entity, likewise.
-    first: entities of the first wave. complete: by party, how many of its own in the first wave a training
-    may take. more: how many entities of the second wave a training may take at the guest.
+    known: by party and entity, all columns that ever count, in order.
+    labels: by entity, likewise.
+    first: entities of the first wave.
+    complete: by party, how many of its own in the first wave a training may take.
+    more: how many entities of the second wave a training may take at the guest.
     """
 
     readings: dict[str, list[Reading]] = field(default_factory=dict)
@@ -76,9 +79,11 @@ def written(
 
     If the parties wait for everything (``settled``), changes come before the last new entity.
 
-    columns: how many each party has. common: entities of the first wave that all parties know and that are
-    not held out. batch: entities of one. seconds: within which the first wave is written. held_out: the
-    guest's secret, and the share.
+    columns: how many each party has.
+    common: entities of the first wave that all parties know and that are not held out.
+    batch: entities of one.
+    seconds: within which the first wave is written.
+    held_out: the guest's secret, and the share.
     """
     return _Writer(draws, columns, guest, held_out).write(common, batch, seconds, settled, again)
 

@@ -49,13 +49,19 @@ METHODS = ("standardise", "clip", "rank", "signed-log", "none")
 class QuasiNewtonScenario(MembersScenario):
     """A federation that learns under faults.
 
-    sections: of every member's settings. columns: how many each party has. methods: by party, its
-    preprocessing. hosts: their names. encrypted: under Paillier. settled: every party waits for all entities
-    that it will know of the first wave, so that the rows of the first training are known.
-    waits: by party, how many entities it waits for. known: by party and entity, all columns that ever count,
-    in order. labels: by entity, likewise. first: entities of the first wave; there is a second one if there
-    is another training. fails: part of the text for the operator on why every training fails; empty: the
-    last one does not have to.
+    sections: of every member's settings.
+    columns: how many each party has.
+    methods: by party, its preprocessing.
+    hosts: their names.
+    encrypted: under Paillier.
+    settled: every party waits for all entities that it will know of the first wave, so that the rows of the
+    first training are known.
+    waits: by party, how many entities it waits for.
+    known: by party and entity, all columns that ever count, in order.
+    labels: by entity, likewise.
+    first: entities of the first wave; there is a second one if there is another training.
+    fails: part of the text for the operator on why every training fails; empty: the last one does not have
+    to.
     strangers: by topic, how many records strangers have written.
     fragment_bytes: bytes of a message in one record; 0: the usual.
     absent: the member that sends nothing after the fault, if any.

@@ -16,7 +16,7 @@ from quasi_newton.federations import ALIGNMENT, LEARNING, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import predictions, scored, table
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.state.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY

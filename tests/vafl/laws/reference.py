@@ -76,8 +76,8 @@ class Held:
     """The latest embedding of one party and entity. fresh: it waits for a gradient. asked: a newer one was
     asked for.
 
-    requests: how often in a row one came because it was asked for. answers: gradients to this party for this
-    entity.
+    requests: how often in a row one came because it was asked for.
+    answers: gradients to this party for this entity.
     """
 
     shown: Shown

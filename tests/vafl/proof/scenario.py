@@ -42,8 +42,9 @@ class VaflScenario(MembersScenario):
     """The data, settings and faults of a vertical federation.
 
     synchronous: all parties see all entities and wait for each other; then faults do not change the model.
-    seen: by entity, the parties that see it. labels: by entity, its first label. absent: the party that may
-    send no more messages.
+    seen: by entity, the parties that see it.
+    labels: by entity, its first label.
+    absent: the party that may send no more messages.
     """
 
     settings: VaflSettings

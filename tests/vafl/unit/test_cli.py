@@ -17,7 +17,7 @@ from page_commands import page_text
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import read_configuration
 from streamfl.configuration.settings import load_kind, load_settings
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

@@ -9,7 +9,7 @@ import pytest
 from peers import Peers
 from vafl.makers import member_sections
 
-from streamfl.contract.role import TopicSpec
+from streamfl.contract.channels import TopicSpec
 from streamfl.records.place_watch import LATEST, PlaceWatch
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind

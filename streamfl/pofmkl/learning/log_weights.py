@@ -1,8 +1,7 @@
 """A client's kernel weights, kept as logarithms.
 
 The plain product of (7), w_i <- w_i exp(-eta l_i), underflows within a few thousand samples, to 0/0 or to
-denormals
-that never move again. Its logarithm is a sum, and only differences of log-weights ever matter.
+denormals that never move again. Its logarithm is a sum, and only differences of log-weights ever matter.
 """
 
 from __future__ import annotations
@@ -12,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bin_probabilities", "bins", "heaviest_first", "normalised"]
+__all__ = ["bin_probabilities", "heaviest_first", "normalised"]
 
 
 def normalised(log_weights: NDArray[Any]) -> NDArray[np.float64]:
     """Weights that sum to one: w_bar_i = exp(log w_i) / sum_j exp(log w_j)   (POF-MKL, eq. 6).
 
     Parameters: log_weights (..., kernels), finite. Returns float64 of the same shape. At least one weight of
-    each row
-    is 1 / kernels or more, however far the others fall.
+    each row is 1 / kernels or more, however far the others fall.
 
     >>> normalised(np.array([-5000.0, -5000.0]))
     array([0.5, 0.5])
@@ -37,19 +35,6 @@ def heaviest_first(log_weights: NDArray[Any]) -> NDArray[np.intp]:
     array([1, 0, 2])
     """
     return np.argsort(np.negative(log_weights), axis=-1, kind="stable")
-
-
-def bins(order: NDArray[Any], kernels_per_bin: int) -> list[NDArray[Any]]:
-    """Cut an order of kernels into bins of ``kernels_per_bin``, the last may be shorter   (POF-MKL, Algorithm
-    1).
-
-    Parameters: order (kernels,), heaviest first. Returns the kernel numbers of each of the
-    ceil(kernels / kernels_per_bin) bins.
-
-    >>> [held.tolist() for held in bins(np.array([4, 2, 0, 1, 3]), 2)]
-    [[4, 2], [0, 1], [3]]
-    """
-    return [order[start : start + kernels_per_bin] for start in range(0, len(order), kernels_per_bin)]
 
 
 def bin_probabilities(

@@ -1,4 +1,4 @@
-"""What an active party may ask of the others in a round."""
+"""Refuses a received round that its active party may not ask of the others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from streamfl.fdskl.messages import (
 )
 from streamfl.fdskl.sums.contributions import numbers_of
 
-__all__ = ["asked_by"]
+__all__ = ["checked_root"]
 
 
-def asked_by(message: Round, settings: FdsklSettings) -> int:
-    """The number of the active party that asks. BadRecord for what cannot be asked."""
+def checked_root(message: Round, settings: FdsklSettings) -> int:
+    """The number of the active party that asks, which is the root of the sum. BadRecord for what it may not
+    ask."""
     parties, actives = settings.federation.parties, settings.federation.actives
     root = next((party for party in actives if parties[party] == message.sender), None)
     if root is None:

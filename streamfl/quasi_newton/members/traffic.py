@@ -1,4 +1,4 @@
-"""What a member sends in one iteration, and a text on rows that are far out."""
+"""What a member sends in one iteration."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from collections.abc import Iterator
 from streamfl.contract.measurement import Measurement
 from streamfl.quasi_newton.metrics import TrafficMetrics
 
-__all__ = ["FAR_OUT", "TrafficCounter"]
-
-FAR_OUT = (
-    "are so far out in own columns that a gradient would reveal their labels: the training uses zeros "
-    "instead (preprocessing.method = clip and rank leave fewer such rows)"
-)
-"""Log and failure text on rows that are far out."""
+__all__ = ["TrafficCounter"]
 
 
 class TrafficCounter:
     """Counts what a member sends in one iteration.
 
-    place: run and iteration of the latest message. ciphertexts, bytes: sent in the latest iteration of which
-    this process has sent every message; None before the first.
+    place: run and iteration of the latest message.
+    ciphertexts, bytes: sent in the latest iteration of which this process has sent every message; None before
+    the first.
     """
 
     def __init__(self) -> None:
