@@ -7,13 +7,24 @@ from collections.abc import Callable, Iterable, Mapping
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 
-__all__ = ["REFUSED_TIME", "check_records", "may_write_nothing", "most_bytes", "no_partition", "too_large"]
+__all__ = [
+    "REFUSED_RECORDS",
+    "REFUSED_TIME",
+    "check_records",
+    "may_write_nothing",
+    "most_bytes",
+    "no_partition",
+    "too_large",
+]
 
-REFUSED_TIME = (
-    "a topic refuses the timestamp of a record. With predictions.event_time it is the sample's time: leave "
-    "the topic's message.timestamp.before.max.ms at its default. Otherwise it is this machine's clock: check "
-    "that it is right"
+_WHOSE_TIME = (
+    "With predictions.event_time it is the sample's time: leave the topic's message.timestamp.before.max.ms "
+    "at its default. Otherwise it is this machine's clock: check that it is right"
 )
+REFUSED_TIME = f"a topic refuses the timestamp of a record. {_WHOSE_TIME}"
+# Of several refused records librdkafka does not say what is wrong with them. A compacted topic wants a key,
+# and ours have one, so it is their time.
+REFUSED_RECORDS = f"topic {{topic}} refuses several records, as it does for their timestamps. {_WHOSE_TIME}"
 
 # Most bytes of a batch's header with a record's lengths and deltas, and most bytes of the lengths of one
 # record header.

@@ -71,14 +71,15 @@ class Tokens:
         self._clock = clock
         self._lock = threading.Lock()
         self._token = Token("", 0.0)
-        self._renew_at = 0.0
+        self._given_at = self._renew_at = 0.0
 
     def token(self) -> Token:
         """A token. ConfigurationError if there is none with these settings, BusUnavailable if there is none
         now."""
         with self._lock:
             now = self._clock()
-            if now >= self._renew_at:
+            # Also if the clock was set back: brokers go by their own, by which the token may be over.
+            if not self._given_at <= now < self._renew_at:
                 try:
                     self._token = self._fetch()
                 except BusUnavailable:
@@ -90,6 +91,7 @@ class Tokens:
                     raise ConfigurationError(
                         f"bus.options: the new token expired {over:.0f} s ago: check the clocks"
                     )
+                self._given_at = now
                 self._renew_at = now + USED_UP * max(0.0, self._token.ends - now)
             return self._token
 

@@ -216,6 +216,23 @@ def test_a_producer_that_met_a_refused_record_is_replaced(bus: KafkaBus) -> None
     assert [record.value for record in bus.read(good)] == [b"before", b"after"]
 
 
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+@pytest.mark.parametrize("early", [1, 3])
+def test_times_that_a_topic_refuses_are_told_however_many_they_are(
+    broker: Broker, scheme: str, early: int
+) -> None:
+    """Protects a worker whose clock is wrong: it must say so and not retry for ever. Of several refused
+    records both libraries say only that they are invalid, and of the others in their batch not even that."""
+    name = new("topic")
+    with closing(connect(f"{scheme}://{broker.address}", {})) as bus:
+        bus.create([TopicSpec(name, 1, False, {"message.timestamp.before.max.ms": "60000"})])
+        good = Outgoing(name, b"k", b"now", 0)
+        refused = Outgoing(name, b"k", b"two hours ago", 0, timestamp=time.time() - 7200)
+        with pytest.raises(ConfigurationError, match=r"timestamp.* machine's clock"):
+            bus.write([good, *[refused] * early])
+        assert list(bus.read(name)) == []
+
+
 def test_a_fenced_producer_is_not_revived_by_initialising_it(bus: KafkaBus) -> None:
     """Protects the reason for a NEW producer (H6): the library's second init_transactions returns but repairs
     nothing."""

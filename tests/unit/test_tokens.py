@@ -51,6 +51,18 @@ def test_a_token_is_asked_for_before_it_ends_and_kept_until_then() -> None:
     assert tokens.token().text == "token 2"
 
 
+def test_a_clock_that_is_set_back_keeps_no_token_longer() -> None:
+    """Protects a worker whose clock was ahead when it got its token: it would log in with that token for as
+    long as the clock was ahead, and the broker refuse it."""
+    now = [8200.0]
+    tokens = Tokens(lambda: Token(f"token of {now[0]:.0f}", now[0] + 100), clock=lambda: now[0])
+    assert tokens.token().text == "token of 8200"
+    now[0] = 1000.0
+    assert tokens.token().text == "token of 1000"
+    now[0] = 1074.0
+    assert tokens.token().text == "token of 1000"
+
+
 def test_an_endpoint_that_is_away_is_not_noticed_while_the_token_is_good() -> None:
     """Protects a worker from every short outage of the single sign-on. Once the token has expired, the outage
     is reported."""

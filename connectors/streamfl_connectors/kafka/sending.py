@@ -8,7 +8,7 @@ This module uses the library's private parts, so the library is pinned to one ex
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as counted
 from typing import Any
@@ -145,6 +145,19 @@ class _OutgoingBatch(ProducerBatch):  # type: ignore[misc]
             place = len(records)
         self.max_record_size = largest
         return place
+
+    def complete_exceptionally(
+        self, top_level_exception: Exception, record_exceptions_fn: Callable[[int], Exception]
+    ) -> bool:
+        """Fail each record with what the batch failed for, where the library does not say it of the record:
+        of several refused ones it says only that they are invalid, and of their neighbours not even that."""
+
+        def error_of(place: int) -> Exception:
+            error = record_exceptions_fn(place)
+            says_nothing = type(error) in (KafkaError, kafka_errors.InvalidRecordError)
+            return top_level_exception if says_nothing else error
+
+        return bool(super().complete_exceptionally(top_level_exception, error_of))
 
 
 class _Delivery:

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, transactional_prefix
-from streamfl_connectors.outgoing import REFUSED_TIME, may_write_nothing
+from streamfl_connectors.outgoing import REFUSED_RECORDS, REFUSED_TIME, may_write_nothing
 
 __all__ = ["NOT_LET_IN", "UNREADABLE", "cause_of", "told", "translated"]
 
@@ -70,6 +70,7 @@ MISTAKES = {
     "a value between its group.min.session.timeout.ms and "
     "group.max.session.timeout.ms",
     KafkaError.INVALID_TIMESTAMP: REFUSED_TIME,
+    KafkaError.INVALID_RECORD: REFUSED_RECORDS,
     KafkaError.UNSUPPORTED_VERSION: "the brokers do not support this request: leave out bus.options "
     "'group.protocol' if it is 'consumer'",
     KafkaError.MSG_SIZE_TOO_LARGE: "a record for topic {topic} is too large: raise max.message.bytes of the "
