@@ -22,7 +22,7 @@ from streamfl.cli.init_samples import InitOptions, LabelsTopic, put_labels, put_
 from streamfl.cli.init_write import BEFORE, tell_result, write_draft
 from streamfl.configuration.settings import GivenSettings, load_settings
 from streamfl.contract.role import BadRecord, ConfigurationError, IgnoredRecord, NotYetReadable
-from streamfl.contract.system import find_system, installed_systems
+from streamfl.contract.system import installed_systems
 from streamfl.records.schema_inference import InferredField
 from streamfl.records.topic import RecordSettings
 from streamfl.rekeying.kind import rekey_kind, streams_of
@@ -139,7 +139,7 @@ def init(
     sources = _Sources(from_topic, from_file, labels_topic, like)
     said = {"name": federation, "parties": None if parties is None else parties.split(",")}
     kind = find_kind(role or installed_systems()[0].kinds[0])
-    other = other_member(like, said, find_system(kind.name))
+    other = other_member(like, said, kind)
     federation = federation or str(other.get("federation", {}).get("name", "federation"))
     url = url or other.get("bus", {}).get("url")
     _check_given(config, sources, {"--client": client, "--label": label, "--sample-id": sample_id})

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from streamfl.cli.config_draft import ConfigDraft
+from streamfl.configuration.shared import shared_keys
 from streamfl.contract.role import ConfigurationError
-from streamfl.contract.system import System
+from streamfl.contract.system import find_system
+from streamfl.roles.role_kind import RoleKind
 
 __all__ = ["other_member", "put_like"]
 
 
-def other_member(path: Path | None, given: Mapping[str, object], system: System) -> dict[str, dict[str, Any]]:
+def other_member(
+    path: Path | None, given: Mapping[str, object], kind: RoleKind[Any]
+) -> dict[str, dict[str, Any]]:
     """What all members share of another member's file, by section; nothing without a file.
 
     given: keys of ``[federation]`` that the user says by options. ConfigurationError if the file has others,
@@ -35,13 +39,11 @@ def other_member(path: Path | None, given: Mapping[str, object], system: System)
                 f"--like {path}: federation.{key} is {there!r} there, and you say {value!r}: leave one out"
             )
     role = content.get("role")
-    for place in system.shared if isinstance(role, dict) and role.get("kind") in system.kinds else ():
-        section, _, key = place.partition(".")
-        there = content.get(section)
-        if isinstance(there, dict):
-            found.setdefault(section, {}).update(
-                {name: value for name, value in there.items() if key in ("", name)}
-            )
+    if isinstance(role, dict) and role.get("kind") in find_system(kind.name).kinds:
+        for section, key in sorted(shared_keys(kind.settings)):
+            there = content.get(section)
+            if isinstance(there, dict) and key in there:
+                found.setdefault(section, {})[key] = there[key]
     return found
 
 

@@ -103,6 +103,8 @@ def tell_result(
     say(f"then: streamfl topics {config} --create{inputs}, streamfl check {config}, streamfl run {config}")
     if others:
         say(f"for {others}: the same command with --role, another file and --like {config}")
+    elif "party" in draft.sections:
+        say(f"for the other parties: the same command with --party, another file and --like {config}")
 
 
 def taken_as(guess: InferredField) -> str:

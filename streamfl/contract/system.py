@@ -45,8 +45,8 @@ SAMPLES_OF_CLIENTS = "streamfl.simulation.sources:client_samples"
 class System:
     """One learning system.
 
-    Every value but name, summary, kinds, shared, rank, refusals, notices and extras is a place,
-    "module:attribute". It is loaded only when it is needed: a worker never imports a system's tools.
+    Every value but name, summary, kinds, rank, refusals, notices and extras is a place, "module:attribute".
+    It is loaded only when it is needed: a worker never imports a system's tools.
 
     name: the name in ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME``.
     summary: what it learns from, in a few words.
@@ -55,8 +55,6 @@ class System:
     members: who takes part, a :class:`streamfl.simulation.clients.ClientMembers`. ``simulate`` and ``demo``
     follow from it, and the source of the first of ``kinds``, unless they are named, and so do scenarios under
     faults and targets of wrong messages that a registered proof does not name.
-    shared: settings that all members need alike beside ``[federation]``, as sections or as ``section.key``:
-    ``streamfl init --like`` takes them from another member's file.
     rank: the order in which systems are listed. If a user names none, the first system with a demo is shown.
     simulate: a :class:`streamfl.simulation.system_tools.Simulation`, for ``streamfl simulate``.
     demo: a :class:`streamfl.simulation.system_tools.Demo`, for ``streamfl demo``.
@@ -100,7 +98,6 @@ class System:
     notices: Mapping[str, Reason] = field(default_factory=dict)
     extras: Mapping[str, str] = field(default_factory=dict)
     members: str | None = None
-    shared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         texts = [self.name, self.summary, self.roles]

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from streamfl.configuration.asked_for import AskedFor
 from streamfl.configuration.settings import ReadBy, Section
+from streamfl.configuration.shared import SHARED
 from streamfl.dp_frank_wolfe.learning.blocks import SamplingName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedAcross
@@ -47,10 +48,10 @@ class ColumnFederation(VerticalMembers):
 class RowWindowSection(Section):
     """Which rows a fit uses. rows and fits are the same at every member."""
 
-    rows: int = Field(ge=2, le=MOST_ROWS)
+    rows: Annotated[int, SHARED] = Field(ge=2, le=MOST_ROWS)
     """n: entities of a fit. A fit begins once every party knows them. A row that is missing or cannot be read
     counts as zeros."""
-    fits: int = Field(default=1, ge=1, le=1_000_000)
+    fits: Annotated[int, SHARED] = Field(default=1, ge=1, le=1_000_000)
     """Number of fits that an entity may take part in over its life. The budget is divided by this. What
     predictions leave of serving.share may pay for more."""
     limit: Annotated[int, CHANGEABLE] = Field(default=1_000_000, ge=2, le=10_000_000)
@@ -68,11 +69,11 @@ class DataBoundsSection(Section):
     """Subtracted from this party's columns: one number, or one for each column."""
     bound: Annotated[Amount | list[Amount], AskedFor(PARTY)] = 1.0
     """Scale of this party's columns: (value - centre) / bound lies within -1 and 1."""
-    label_centre: Annotated[Centre, AskedFor()] = 0.0
+    label_centre: Annotated[Centre, AskedFor(), SHARED] = 0.0
     """Subtracted from the label. The same at every member."""
-    label_bound: Annotated[Amount, AskedFor()] = 1.0
+    label_bound: Annotated[Amount, AskedFor(), SHARED] = 1.0
     """Scale of the label. The same at every member."""
-    prediction: float = Field(default=1.0, gt=0, le=500, allow_inf_nan=False)
+    prediction: Annotated[float, SHARED] = Field(default=1.0, gt=0, le=500, allow_inf_nan=False)
     """R: within a fit, predictions are clipped to label_centre ± R label_bound. The same at every member."""
 
 
@@ -83,14 +84,14 @@ class BudgetSection(Section):
     epsilon, delta, shares and insecure_test_noise are the same at every member.
     """
 
-    epsilon: float = Field(gt=0)
+    epsilon: Annotated[float, SHARED] = Field(gt=0)
     """Privacy budget of one entity: its row at all parties, with its label, may be any other. `inf`: no
     noise, no promise."""
-    delta: float = Field(gt=0, lt=1)
+    delta: Annotated[float, SHARED] = Field(gt=0, lt=1)
     """Probability that the promise fails. Below 1 / window.rows."""
-    shares: dict[str, Annotated[float, Field(gt=0, le=1)]] | None = None
+    shares: Annotated[dict[str, Annotated[float, Field(gt=0, le=1)]] | None, SHARED] = None
     """Each party's share of the budget, by name. The sum is at most 1. Left out: equal shares."""
-    insecure_test_noise: bool = False
+    insecure_test_noise: Annotated[bool, SHARED] = False
     """For tests. `true`: noise comes from federation.seed, which others know, so that a run can be repeated.
     No promise holds."""
     # The file may be moved to another place. Its content is compared.
@@ -178,8 +179,8 @@ class DPFrankWolfeSettings(VerticalSettings):
     window: RowWindowSection
     bounds: DataBoundsSection = Field(default_factory=DataBoundsSection)
     privacy: BudgetSection
-    learning: SparseLearningSection = Field(default_factory=SparseLearningSection)
-    serving: ServingSection = Field(default_factory=ServingSection)
+    learning: Annotated[SparseLearningSection, SHARED] = Field(default_factory=SparseLearningSection)
+    serving: Annotated[ServingSection, SHARED] = Field(default_factory=ServingSection)
     predictions: FollowedAcross = Field(default_factory=FollowedAcross)
 
     @property

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from streamfl.configuration.settings import ReadBy, Section
+from streamfl.configuration.shared import SHARED
 from streamfl.encoding.wire import fingerprint
 from streamfl.fdskl.learning.losses import MarginLoss, loss_named, prediction_of
 from streamfl.fdskl.learning.section import KernelLearningSection
@@ -74,15 +75,15 @@ class AggregationSection(Section):
     """How sums are made without showing their parts. Every member has to be given the same values, but for
     files."""
 
-    topology: Literal["tree", "star", "ring"] = "tree"
+    topology: Annotated[Literal["tree", "star", "ring"], SHARED] = "tree"
     """Which party adds whose sums on the way to the active party."""
-    mask: Literal["one-time", "paper", "none"] = "one-time"
+    mask: Annotated[Literal["one-time", "paper", "none"], SHARED] = "one-time"
     """How the parts of a sum are hidden. `one-time`: by numbers that cancel in the sum and are never used
     twice. `paper` and `none` are for study."""
     study: Annotated[bool, CHANGEABLE] = False
     """Whether the masks `paper` and `none` are allowed on a bus other than memory. The page of this system
     says what they show."""
-    frequencies: Literal["private", "shared"] = "private"
+    frequencies: Annotated[Literal["private", "shared"], SHARED] = "private"
     """What a party draws its part of the random features from. `private`: from a secret of its own. `shared`:
     from federation.seed, so that others can compute it."""
     # The state remembers a digest of the secret and refuses another one.
@@ -90,7 +91,7 @@ class AggregationSection(Section):
     """A file with at least 32 secret bytes, from which private frequencies are drawn. Left out: the party
     makes a secret at its first start and keeps it in its state. Old features mean nothing with another
     secret, so a state that was made with another one is refused."""
-    circle_bits: Literal[32, 64] = 32
+    circle_bits: Annotated[Literal[32, 64], SHARED] = 32
     """Bits of a number in a partial sum. 32: a phase is exact to 4e-9."""
     round_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
     """Seconds after which an incomplete round is abandoned and asked again. More than

@@ -13,7 +13,6 @@ SYSTEM = System(
     summary="clients with samples of their own",
     kinds=("pofmkl-client", "pofmkl-server"),
     roles="streamfl.pofmkl.roles:ROLES",
-    shared=("learning", "kernels", "uplink.kernels_per_upload"),
     rank=0,
     members="streamfl.pofmkl.tools.members:MEMBERS",
     simulate="streamfl.pofmkl.tools.commands:simulate",

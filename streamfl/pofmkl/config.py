@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from streamfl.configuration.settings import FederationSection, ReadBy, Section
+from streamfl.configuration.shared import SHARED
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
 from streamfl.pofmkl.kinds import CLIENT, SERVER
 from streamfl.pofmkl.learning.section import LearningSection
@@ -141,7 +142,7 @@ class UplinkSection(Section):
     )
     """Limit for one client, in bytes as sent, with key, headers and framing. Never exceeded."""
     # With 1 or 2 kernels the default bandwidths differ; bandwidths must stay.
-    kernels_per_upload: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)
+    kernels_per_upload: Annotated[int | None, CHANGEABLE, SHARED] = Field(default=None, ge=1)
     """M, the most kernels in an upload."""
 
     @model_validator(mode="after")
@@ -163,7 +164,7 @@ class PofmklSettings(RecordSettings):
     labels: LabelsSection | None = None
     predictions: FollowedPredictions = Field(default_factory=FollowedPredictions)
     learning: LearningSection = Field(default_factory=LearningSection)
-    kernels: KernelsSection = Field(default_factory=KernelsSection)
+    kernels: Annotated[KernelsSection, SHARED] = Field(default_factory=KernelsSection)
     experts: ExpertsSection = Field(default_factory=ExpertsSection)
     drift: DriftSection = Field(default_factory=DriftSection)
     uplink: UplinkSection = Field(default_factory=UplinkSection)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamfl.configuration.shared import shared_keys
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.kinds import CLIENT, SERVER
 from streamfl.state.changeable import changeable_keys
@@ -15,22 +16,8 @@ from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["client_state_settings", "federation_settings", "pace_settings", "server_state_settings"]
 
-# Must be the same at all members: the fingerprint is made of these.
-_FEDERATION = {
-    "federation.name",
-    "federation.seed",
-    "federation.shards",
-    "federation.features",
-    "learning.preset",
-    "learning.loss",
-    "learning.precision",
-    "learning.features_per_kernel",
-    "learning.shared_directions",
-    "kernels.views",
-    "kernels.families",
-    "kernels.bandwidths",
-    "kernels.smoothness",
-}
+# The fingerprint is made of these, and of what else must be the same at all members and must stay.
+_FEDERATION = {"federation.name", "federation.seed", "federation.shards", "federation.features"}
 
 # May change, but server and clients need the same: K, and whether there are rounds.
 _SHARED_PACE = {"federation.clients", "learning.staleness"}
@@ -76,7 +63,8 @@ def server_state_settings(settings: PofmklSettings) -> StateSettings:
 def federation_settings(settings: PofmklSettings) -> dict[str, Any]:
     """The settings that must be the same at all members, with the values that the server stores beside its
     model."""
-    return _as_the_server_has(settings, _FEDERATION)
+    shared = {f"{section}.{key}" for section, key in shared_keys(PofmklSettings)}
+    return _as_the_server_has(settings, _FEDERATION | shared - changeable_keys(settings, SERVER))
 
 
 def pace_settings(settings: PofmklSettings) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from streamfl.configuration.settings import ReadBy, Section
+from streamfl.configuration.shared import SHARED
 from streamfl.encoding.wire import fingerprint
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds, kinds
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
@@ -60,7 +61,7 @@ class QuasiNewtonFederation(VerticalMembers):
 class PrivateAlignmentSection(Section):
     """How and when the parties find their common entities. method and limit are the same at every member."""
 
-    method: Literal["intersection", "keyed-hash"] = "intersection"
+    method: Annotated[Literal["intersection", "keyed-hash"], SHARED] = "intersection"
     """How names are compared. `intersection`: private set intersection; neither of two parties learns a name
     that it does not have. `keyed-hash`: quicker, but the other party can try out names, some 600,000 a second
     with one core, and so find all that this party has."""
@@ -70,7 +71,7 @@ class PrivateAlignmentSection(Section):
     settle_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, ge=0, le=1e6, allow_inf_nan=False)
     """Seconds that a party waits after that, so that all have the same entities. Records older than this on
     arrival are a history: then the wait starts at the last of them, and takes 20 times as long at most."""
-    limit: int = Field(default=200_000, ge=1, le=1_000_000)
+    limit: Annotated[int, SHARED] = Field(default=200_000, ge=1, le=1_000_000)
     """Most entities kept: beyond it the oldest is forgotten. No other party may have more. All batches
     together have no more entities than this: the oldest batch is forgotten as a whole."""
     # Entities of a batch stay in it, and held-out entities join no batch.
@@ -120,9 +121,9 @@ class PreprocessingSection(Section):
 class ScoringSection(Section):
     """How entities are scored with the model. enabled and quantum are the same at every member."""
 
-    enabled: bool = True
+    enabled: Annotated[bool, SHARED] = True
     """Whether entities are scored. `false`: a model is learnt and no entity is scored."""
-    quantum: float = Field(default=1 / 64, ge=2**-20, le=1, allow_inf_nan=False)
+    quantum: Annotated[float, SHARED] = Field(default=1 / 64, ge=2**-20, le=1, allow_inf_nan=False)
     """The unit that a host's part of an output is rounded to. The larger it is, the less a host shows of its
     columns."""
     interval_seconds: Annotated[float, CHANGEABLE] = Field(default=5.0, gt=0, le=1e6, allow_inf_nan=False)
@@ -141,7 +142,7 @@ class ScoringSection(Section):
         default=ScoreScale().base_odds, gt=0, le=1e6, allow_inf_nan=False
     )
     """Odds to one against label 1 at which the score is base_points. Read by the guest."""
-    doubling: Annotated[float, CHANGEABLE] = Field(
+    doubling: Annotated[float, CHANGEABLE, SHARED] = Field(
         default=ScoreScale().doubling, gt=0, le=1e6, allow_inf_nan=False
     )
     """Points that double these odds. Read by the guest, and by `streamfl scorecard` at every party: the same
@@ -159,7 +160,7 @@ class QuasiNewtonSettings(VerticalSettings):
     read_by: ClassVar[ReadBy] = {"party": (GUEST, HOST), "samples": (GUEST, HOST), "labels": (GUEST,)}
 
     federation: QuasiNewtonFederation
-    learning: CurvatureLearningSection = Field(default_factory=CurvatureLearningSection)
+    learning: Annotated[CurvatureLearningSection, SHARED] = Field(default_factory=CurvatureLearningSection)
     encryption: EncryptionSection = Field(default_factory=EncryptionSection)
     alignment: PrivateAlignmentSection = Field(default_factory=PrivateAlignmentSection)
     preprocessing: PreprocessingSection = Field(default_factory=PreprocessingSection)

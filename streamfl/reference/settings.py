@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from streamfl.configuration.shared import shared_keys
 from streamfl.contract.system import System, load
 from streamfl.monitoring.pages import table
 from streamfl.roles.role_kind import RoleKind
@@ -22,6 +23,7 @@ __all__ = ["section_text", "sections", "settings_section"]
 
 HEADING = ("key", "type", "default", "allowed", "meaning")
 CHANGEABLE_TEXT = "*Changeable.*"
+SHARED_TEXT = "*The same at every member.*"
 WORDS: dict[object, str] = {
     str: "text",
     int: "whole number",
@@ -42,9 +44,12 @@ def settings_section(system: System) -> str:
             f"Each role has its own TOML file: {roles}. A default of *required* means that there is none. "
             f"{CHANGEABLE_TEXT} A role goes on with its state when the key has another value; without this "
             "mark a state that was made with another value is refused, unless the key only says how "
-            "something is reached, logged or shown."
+            "something is reached, logged or shown. "
+            f"{SHARED_TEXT} All members of the federation need the value that one of them has, as in all of "
+            "`[federation]`; `streamfl init --like` takes it from another member's file."
         )
-        parts += [section_text(heading, section) for heading, section in sections(settings).items()]
+        shared = shared_keys(settings)
+        parts += [section_text(heading, section, shared) for heading, section in sections(settings).items()]
     return "\n\n".join(parts)
 
 
@@ -79,13 +84,17 @@ def _models(annotation: Any, form: str = "[{}]") -> Iterator[tuple[str, type[Bas
         yield from _models(member, form)
 
 
-def section_text(heading: str, section: type[BaseModel]) -> str:
-    """One section: its keys in a table."""
+def section_text(heading: str, section: type[BaseModel], shared: Collection[tuple[str, str]] = ()) -> str:
+    """One section: its keys in a table.
+
+    shared: section and key of the settings that all members need alike.
+    """
     name = heading.strip("[]")
     rows = []
     for key, field in section.model_fields.items():
         changeable = [CHANGEABLE_TEXT] if any(isinstance(one, Changeable) for one in field.metadata) else []
-        meaning = " ".join([*(field.description or "").split(), *changeable])
+        alike = [SHARED_TEXT] if (name, field.alias or key) in shared else []
+        meaning = " ".join([*(field.description or "").split(), *changeable, *alike])
         rows.append(
             (
                 f"`{name}.{field.alias or key}`",

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import random
 import tomllib
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from command_line import Command
 
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import read_configuration
+from streamfl.configuration.shared import shared_keys
 from streamfl.contract.system import System, find_system, installed_systems
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.pofmkl.roles import _fingerprint as pofmkl_fingerprint
 from streamfl.runtime.bus import Outgoing, TopicSpec
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.memory_bus import MemoryBus
@@ -56,6 +62,12 @@ ALIKE = {
     "fdskl": "learning.columns_share=0.5",
     "quasi-newton": "alignment.limit=5000",
     "dp-frank-wolfe": "learning.radius=0.5",
+}
+
+# By system, the hash of what members compare, where the settings do not have it.
+FINGERPRINTS: dict[str, Callable[[Any], int]] = {
+    "pofmkl": pofmkl_fingerprint,
+    "dp-frank-wolfe": lambda settings: Public(settings).fingerprint,
 }
 
 
@@ -105,24 +117,26 @@ def test_what_is_written_is_what_the_kind_reads(
     assert code == 0, out + error
 
 
-@pytest.mark.parametrize("system", [one for one in installed_systems() if len(one.kinds) > 1])
+@pytest.mark.parametrize("system", installed_systems(), ids=lambda system: system.name)
 def test_members_agree_on_their_federation(system: System, tmp_path: Path, command: Command) -> None:
     """Protects federations from members that count apart: the topic grows between two commands, and with it
     the guess of federation.clients. And from members that refuse each other's messages, because only the
     first was told of a loss or a budget."""
     url, first = bus_with_records(tmp_path.name), tmp_path / "first.toml"
     parties = () if system.name == "pofmkl" else PARTIES[:2]
-    assert set(ALIKE) == {one.name for one in installed_systems() if one.shared}
-    alike = ("--set", ALIKE[system.name]) if system.shared else ()
+    shared = shared_keys(find_kind(system.kinds[0]).settings)
+    assert bool(shared) == (system.name in ALIKE)
+    alike = ("--set", ALIKE[system.name]) if shared else ()
     said = ("--url", url, "--federation", "bikes", *parties, *SAID.get(system.name, ()))
     words = ("--from-topic", "rentals", "--labels-topic", "returns", "--label", "late", *said)
     code, _, error = command("init", first, "--role", system.kinds[0], *words, *alike)
     assert code == 0, error
-    assert f"the same command with --role, another file and --like {first}" in " ".join(error.split())
+    option = "--role" if len(system.kinds) > 1 else "--party"
+    assert f"the same command with {option}, another file and --like {first}" in " ".join(error.split())
     for number in range(9 * ROWS):
         sample = {"trip": f"m{number}", "km": number % 7, "age": 3, "slope": 0.5}
         MemoryBus.at(url).write([Outgoing("rentals", b"new-%d" % number, json.dumps(sample).encode())])
-    for name in system.kinds[1:]:
+    for name in system.kinds[1:] or system.kinds:
         for options in ((), words):
             other = tmp_path / f"{name}-{len(options)}.toml"
             more = ("--role", name, "--like", first, *options)
@@ -131,13 +145,55 @@ def test_members_agree_on_their_federation(system: System, tmp_path: Path, comma
             written = [tomllib.loads(one.read_text()) for one in (first, other)]
             assert written[0]["federation"] == written[1]["federation"]
             assert written[0]["bus"] == written[1]["bus"]
-            for place in system.shared:
-                section, _, key = place.partition(".")
+            for section, key in shared:
                 there, here = (one.get(section, {}) for one in written)
-                for same in [key] if key else there:
-                    assert here.get(same) == there.get(same), place
+                assert here.get(key) == there.get(key), (section, key)
     code, _, error = command("init", tmp_path / "x", "--like", first, "--federation", "cars")
     assert (code, "federation.name is 'bikes' there, and you say 'cars'" in error) == (2, True)
+
+
+def _other_values(value: object, annotation: object) -> list[object]:
+    """Other values that a setting may have."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value + 1, 2 * value, value / 2, value - 1]
+    if isinstance(value, list):
+        return [value[:-1]]
+    return [one for one in get_args(annotation) if isinstance(one, str) and one != value]
+
+
+@pytest.mark.parametrize("system", installed_systems(), ids=lambda system: system.name)
+def test_what_members_compare_is_marked(system: System, tmp_path: Path, command: Command) -> None:
+    """Protects who writes the files of a federation: a setting by which members refuse each other's messages
+    is told in the reference, and taken by --like."""
+    url, file = bus_with_records(tmp_path.name), tmp_path / "first.toml"
+    parties = () if system.name == "pofmkl" else (*PARTIES, "depot")
+    words = ("--from-topic", "rentals", "--labels-topic", "returns", "--label", "late", "--url", url)
+    said = ("--federation", "bikes", *parties, *SAID.get(system.name, ()))
+    assert command("init", file, "--role", system.kinds[0], *words, *said)[0] == 0
+    settings = read_configuration(file).settings
+    shared, compared = shared_keys(type(settings)), FINGERPRINTS.get(system.name, attrgetter("fingerprint"))
+    before, said_alone, content = (
+        compared(settings),
+        settings.model_dump(exclude_unset=True),
+        settings.model_dump(),
+    )
+    tried = 0
+    for section, fields in type(settings).model_fields.items():
+        inner = fields.annotation
+        if section == "federation" or not isinstance(content[section], dict) or not isinstance(inner, type):
+            continue
+        for key, field in inner.model_fields.items():
+            for value in _other_values(content[section][key], field.annotation):
+                changed = said_alone | {section: said_alone.get(section, {}) | {key: value}}
+                try:
+                    other = type(settings).model_validate(changed)
+                except ValueError:
+                    continue
+                tried += 1
+                assert compared(other) == before or (section, key) in shared, (section, key)
+    assert tried > 10
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in CASES}))

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from streamfl.configuration.settings import Section
+from streamfl.configuration.shared import SHARED
 from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["MOST_FEATURES", "KernelLearningSection"]
@@ -23,9 +24,9 @@ class KernelLearningSection(Section):
     positive_weight: Annotated[float, CHANGEABLE] = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     """Weight of a label 1 against a label 0. Above 1 the model finds more of the 1s where they are rare, and
     predictions are above their share. Only the active party uses it."""
-    kernel: Literal["gaussian", "laplacian", "matern"] = "gaussian"
+    kernel: Annotated[Literal["gaussian", "laplacian", "matern"], SHARED] = "gaussian"
     """The kernel: how similar two entities are at a given distance."""
-    matern_nu: float = Field(default=1.5, ge=0.5, le=50, allow_inf_nan=False)
+    matern_nu: Annotated[float, SHARED] = Field(default=1.5, ge=0.5, le=50, allow_inf_nan=False)
     """Smoothness of the kernel `matern`."""
     bandwidth: Annotated[float | None, CHANGEABLE] = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
     """The kernel's bandwidth: the distance at which entities stop being similar. Left out: the median
@@ -58,7 +59,7 @@ class KernelLearningSection(Section):
     cache_bytes: Annotated[int, CHANGEABLE] = Field(default=268_435_456, ge=0)
     """Memory, in bytes, for features of a partition's labelled entities at the active party. Features that do
     not fit are asked for in each iteration."""
-    columns_share: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
+    columns_share: Annotated[float, SHARED] = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
     """Probability that a random feature looks at a column. Below 1 the model is a sum over few columns at a
     time, which suits many tables. A feature that looks at one column shows it to the active party, up to
     scale and shift."""

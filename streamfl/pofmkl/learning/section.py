@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from streamfl.configuration.settings import Section
+from streamfl.configuration.shared import SHARED
 from streamfl.pofmkl.kinds import CLIENT
 from streamfl.state.changeable import CHANGEABLE, Changeable
 
@@ -19,11 +20,11 @@ __all__ = ["LearningSection"]
 class LearningSection(Section):
     """How clients learn. Symbols are those of Ghari and Shen, NeurIPS 2022."""
 
-    preset: Literal["default", "paper"] = "default"
+    preset: Annotated[Literal["default", "paper"], SHARED] = "default"
     """The learner. `default`: the recommended one. `paper`: exactly the paper's; other keys set what it
     leaves open."""
     # Rounds and updates are both counted up, so the model's version goes on.
-    staleness: Annotated[Literal["lockstep", "bounded", "async"], CHANGEABLE] = "async"
+    staleness: Annotated[Literal["lockstep", "bounded", "async"], CHANGEABLE, SHARED] = "async"
     """How far a client may run ahead of the model. `async`: live records never wait. `bounded`: max_staleness
     labels on one model version. `lockstep`: in rounds, as in the paper; the default with `paper`. The server
     and the clients need the same."""
@@ -38,30 +39,32 @@ class LearningSection(Section):
     catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, ge=0, allow_inf_nan=False)
     """With `async`: seconds that clients with a backlog wait for a new version of the model. After that they
     learn alone, until one comes."""
-    precision: Literal["float32", "float64"] = "float32"
+    precision: Annotated[Literal["float32", "float64"], SHARED] = "float32"
     """Number type of features and parameters. Weights and sums are always float64."""
-    loss: Literal["square", "logistic"] = "square"
+    loss: Annotated[Literal["square", "logistic"], SHARED] = "square"
     """The loss. `logistic` is for labels 0 and 1: predictions are the probability of 1."""
     # The step is in the server's state only.
     server_step: Annotated[Literal["least-squares", "gradient", "adagrad"], Changeable(at=CLIENT)] = (
         "least-squares"
     )
     """With the preset `default`: the optimiser that the server applies to updates."""
-    learning_rate: Annotated[float | None, CHANGEABLE] = Field(
+    learning_rate: Annotated[float | None, CHANGEABLE, SHARED] = Field(
         default=None, gt=0, le=1e6, allow_inf_nan=False
     )
     """eta, the step size. Left out: 0.5 with `gradient`, 0.1 with `adagrad`, 1 / sqrt(horizon) with `paper`.
     `least-squares` has none."""
-    horizon: Annotated[int, CHANGEABLE] = Field(default=1000, ge=1, le=10**15)
+    horizon: Annotated[int, CHANGEABLE, SHARED] = Field(default=1000, ge=1, le=10**15)
     """With `paper`: T, the expected number of samples of a client."""
-    regularisation: Annotated[float, CHANGEABLE] = Field(default=1e-3, ge=0, le=1e6, allow_inf_nan=False)
+    regularisation: Annotated[float, CHANGEABLE, SHARED] = Field(
+        default=1e-3, ge=0, le=1e6, allow_inf_nan=False
+    )
     """With `paper`: lambda, the weight of the L2 penalty."""
-    exploration: Annotated[float | None, CHANGEABLE] = Field(default=None, ge=0, le=1)
+    exploration: Annotated[float | None, CHANGEABLE, SHARED] = Field(default=None, ge=0, le=1)
     """xi, the uniform share when the kernels to send are drawn (equation 8). Left out: 0.2, or 1 with
     `paper`."""
-    features_per_kernel: int = Field(default=100, ge=1, le=100_000)
+    features_per_kernel: Annotated[int, SHARED] = Field(default=100, ge=1, le=100_000)
     """D, random frequencies per kernel. Kernels x D x inputs x 8 bytes may be 4 GiB at most."""
-    shared_directions: bool = False
+    shared_directions: Annotated[bool, SHARED] = False
     """With `paper`: whether kernels of one family share directions, scaled by bandwidth. It saves
     computation, but the draws are no longer independent."""
     round_timeout_seconds: Annotated[float, CHANGEABLE] = Field(default=30.0, gt=0, allow_inf_nan=False)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from streamfl.configuration.settings import Section
+from streamfl.configuration.shared import SHARED
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS, agreed_key
 from streamfl.state.changeable import CHANGEABLE
 
@@ -17,16 +18,16 @@ __all__ = ["EncryptionSection"]
 class EncryptionSection(Section):
     """How numbers are encrypted. precision, key_bits and key_fingerprint are the same at every member."""
 
-    precision: Literal["paillier", "plain"] = "paillier"
+    precision: Annotated[Literal["paillier", "plain"], SHARED] = "paillier"
     """The encryption scheme. `plain`: the same messages without encryption, for study and for tables."""
     study: Annotated[bool, CHANGEABLE] = False
     """Whether `plain`, and keys of fewer than 2048 bits, are allowed on a bus other than memory."""
-    key_bits: Annotated[int, CHANGEABLE] = Field(
+    key_bits: Annotated[int, CHANGEABLE, SHARED] = Field(
         default=2048, ge=SMALLEST_BITS, le=LARGEST_BITS, multiple_of=STEP_BITS
     )
     """Length of the coordinator's key in bits."""
     # A training under the old key ends, and begins again under the new one.
-    key_fingerprint: Annotated[str | None, CHANGEABLE] = Field(
+    key_fingerprint: Annotated[str | None, CHANGEABLE, SHARED] = Field(
         default=None, pattern="^[0-9a-f]{64}$", max_length=64
     )
     """SHA-256 of the coordinator's public key: 64 hexadecimal digits, as `streamfl keys` shows them."""

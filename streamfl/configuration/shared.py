@@ -1,0 +1,36 @@
+"""Marks the settings that all members of a federation need alike. ``[federation]`` is such a section without
+the mark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+__all__ = ["SHARED", "is_shared", "shared_keys"]
+
+
+class _Shared:
+    """The mark, in a field's annotation. On a section it marks all its keys."""
+
+
+SHARED = _Shared()
+
+
+def is_shared(metadata: list[Any]) -> bool:
+    """Whether a field with this metadata has the mark."""
+    return SHARED in metadata
+
+
+def shared_keys(settings: type[BaseModel]) -> set[tuple[str, str]]:
+    """Section and key of each marked setting.
+
+    settings: the class of a whole file.
+    """
+    return {
+        (name, key.alias or key_name)
+        for name, section in settings.model_fields.items()
+        if isinstance(section.annotation, type) and issubclass(section.annotation, BaseModel)
+        for key_name, key in section.annotation.model_fields.items()
+        if is_shared(section.metadata) or is_shared(key.metadata)
+    }
