@@ -58,6 +58,9 @@ class Member:
         polled.revoked = sorted(self.reported)
         self.reported.clear()
 
+    def went_on(self) -> None:
+        """The worker goes on."""
+
     def may_commit(self, places: Iterable[TopicPartition]) -> bool:
         return self.may
 

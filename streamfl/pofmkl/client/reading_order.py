@@ -96,7 +96,7 @@ class ReadingOrder:
         self._patience = patience
         self._share = max(1, join.limit // LABELS_SHARE)
         self._partitions: dict[int, _Partition] = {}
-        self._now = 0.0
+        self._last_now = 0.0
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Partition()
@@ -127,7 +127,7 @@ class ReadingOrder:
     def look(self, pairs: Mapping[int, int], now: float) -> None:
         """Decide which inputs wait from now on. pairs: samples with a label that wait for the model, by
         partition."""
-        self._now = now
+        self._last_now = now
         for number, partition in self._partitions.items():
             waiting = set(self._waiting(number, partition, pairs[number]))
             for channel, progress in partition.awaited.items():
@@ -166,7 +166,7 @@ class ReadingOrder:
     def _has_enough_labels(self, number: int, partition: _Partition) -> bool:
         """Whether so many labels are in hand that their samples have to be read first."""
         if partition.has_old_labels:
-            self._join.leave_out(number, self._now)
+            self._join.leave_out(number, self._last_now)
             return False
         labels = self._join.labels_without_sample(number)
         if not self._registry.count(number):
@@ -176,7 +176,7 @@ class ReadingOrder:
         return max(known, default=0) >= self._share or labels.total() >= MOST_LABELS
 
     def _is_held(self, wait: _Wait | None) -> bool:
-        return wait is not None and self._now < wait.since + self._patience
+        return wait is not None and self._last_now < wait.since + self._patience
 
     def _wants_labels(self, partition: _Partition) -> bool:
         """Whether its labels are read, and its samples wait."""

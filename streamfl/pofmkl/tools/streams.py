@@ -21,6 +21,7 @@ from streamfl.pofmkl.tools.federation import Outcome
 from streamfl.pofmkl.tools.federation import simulate as run_federation
 from streamfl.pofmkl.tools.record_size import record_bytes
 from streamfl.pofmkl.tools.sites import InputArray, Sites
+from streamfl.records.fields import LARGEST_FLOAT
 from streamfl.records.samples import SamplesSection
 from streamfl.simulation.tables import (
     DataSource,
@@ -312,10 +313,10 @@ def _deal(
     low, high = float(labels[usable].min()), float(labels[usable].max())
     if low == high:
         raise DataError(f"{location}: the label {label} is {low:g} in every row: there is nothing to learn")
-    if not math.isfinite(high - low):
+    if max(-low, high) > LARGEST_FLOAT:
         raise DataError(
-            f"{location}: the label {label} reaches from {low:g} to {high:g}, too far for a number: change "
-            "its unit"
+            f"{location}: the label {label} reaches from {low:g} to {high:g}, and at most {LARGEST_FLOAT:g} "
+            "is read: change its unit"
         )
     return _Dealt(
         usable,

@@ -246,7 +246,7 @@ def test_names_that_are_written_alike_are_refused() -> None:
     ("columns", "expected"),
     [
         ({"x": [1e305, -1e305] * 10, "y": np.arange(20.0)}, "norm of a row is no finite number"),
-        ({"x": np.arange(20.0), "y": [1.7e308, -1.7e308] * 10}, "too far for a number"),
+        ({"x": np.arange(20.0), "y": [1.7e308, -1.7e308] * 10}, "at most 1e+300 is read"),
     ],
 )
 def test_numbers_too_large_to_scale_are_refused(line: Line, columns: dict[str, Any], expected: str) -> None:
@@ -256,7 +256,7 @@ def test_numbers_too_large_to_scale_are_refused(line: Line, columns: dict[str, A
     assert expected in error
 
 
-@pytest.mark.parametrize(("unit", "staleness"), [(1.0, "async"), (1e305, "lockstep")])
+@pytest.mark.parametrize(("unit", "staleness"), [(1.0, "async"), (1e299, "lockstep")])
 def test_divergence_is_said_in_every_unit(
     line: Line, monkeypatch: pytest.MonkeyPatch, unit: float, staleness: str
 ) -> None:
