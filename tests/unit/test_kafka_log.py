@@ -7,6 +7,7 @@ import logging
 
 import pytest
 from streamfl_connectors.kafka.failures import quieten
+from streamfl_connectors.outage_log import ONE_LINE
 
 HARMLESS = [
     (
@@ -36,6 +37,12 @@ GRAVE = [
     ("kafka.producer.sender", "Aborting producer batches due to fatal error: ProducerFencedError"),
     ("kafka.net.connection", "SaslHandshake failed: UnsupportedSaslMechanismError"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_logged_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests had logged within a minute would count as the same outage."""
+    monkeypatch.setattr(ONE_LINE, "_windows", {})
 
 
 def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> None:
