@@ -30,9 +30,8 @@ def test_members_share_what_the_role_reads(broker: Broker, scheme: str, first: s
     with opened(bus, subscription) as session:
         own = Owned(session)
         together([own], lambda: own.partitions == {0, 1})
-        AdminClient({"bootstrap.servers": broker.address}).create_partitions([NewPartitions(replies, 4)])[
-            replies
-        ].result()
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_partitions([NewPartitions(replies, 4)])[replies].result()
         until = time.monotonic() + 4
         while time.monotonic() < until:
             own.poll()
