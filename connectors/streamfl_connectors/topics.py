@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
@@ -62,14 +63,16 @@ class Topics(ABC):
         return {name: self._limits[name] for name in names}
 
     def of(self, subscription: Subscription) -> tuple[int, list[TopicPartition]]:
-        """How many partitions of each input of a subscription are read, and the partitions of its tables.
+        """How many partitions of each input a member may have, and the partitions of its tables.
 
+        Where no input may have further partitions, a member gets those that are added while it runs, too.
         ConfigurationError if a topic of it is missing or not allowed, or if its inputs differ in their
         partitions.
         """
         counts = self.require([*subscription.inputs, *subscription.tables])
         tables = [(topic, partition) for topic in subscription.tables for partition in range(counts[topic])]
-        return partitions_of_inputs(subscription, counts), tables
+        read = partitions_of_inputs(subscription, counts)
+        return read if subscription.placed else sys.maxsize, tables
 
 
 def options_of(spec: TopicSpec) -> Mapping[str, str]:

@@ -155,7 +155,9 @@ class ClusterWatch:
         told = (
             f"its group has {members} workers for {partitions} partitions, and other workers have all of them"
         )
-        self._health.standby = told if members > partitions else None
+        # librdkafka's group shares out the first input. A member may have got further partitions of it alone.
+        further = members > 1 and states[self._topics[0]].partitions > partitions
+        self._health.standby = told if members > partitions or further else None
         if self._lag is not None:
             self._lag.look()
         if self._transactions is not None:

@@ -31,7 +31,7 @@ MORE = b"more"
 class CoPartitionAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     """One member's assignor; the leader's assigns for all. ``ask_again`` has the member join once more.
 
-    partitions: how many of each input are assigned. Topics between members may have further ones.
+    partitions: how many of each input are assigned at most. Topics between members may have further ones.
     """
 
     name = "streamfl-co-partitions"

@@ -90,14 +90,12 @@ class KafkaBus(ClusterBus):
 
     def session(self, subscription: Subscription) -> KafkaSession[KafkaMembership]:
         """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
-        partitions, tables = self.topics.of(subscription)
+        most, tables = self.topics.of(subscription)
         name = transactional_id(subscription)
         with translated("joining the group", subscription.group), ExitStack() as made:
             commits = made.enter_context(closing(KafkaCommits(self.cluster, self.topics, name)))
             member = (
-                KafkaMembership(self.cluster, self.logs, subscription, partitions)
-                if subscription.inputs
-                else None
+                KafkaMembership(self.cluster, self.logs, subscription, most) if subscription.inputs else None
             )
             made.pop_all()
         return KafkaSession(

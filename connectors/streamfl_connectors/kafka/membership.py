@@ -33,7 +33,7 @@ class KafkaMembership(GroupMember):
     """The group's consumer, its assigned partitions, and its positions in them.
 
     logs: asked whether a partition has records although none come.
-    partitions: how many of each input are read. A leader of an older release may assign further ones.
+    partitions: how many of each input are read at most. A leader of an older release may assign further ones.
     """
 
     def __init__(

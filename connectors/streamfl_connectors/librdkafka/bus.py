@@ -71,14 +71,14 @@ class LibrdkafkaBus(ClusterBus):
 
     def session(self, subscription: Subscription) -> KafkaSession[LibrdkafkaMembership]:
         """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
-        partitions, tables = self.topics.of(subscription)
+        most, tables = self.topics.of(subscription)
         name = transactional_id(subscription)
         with ExitStack() as made:
             commits = made.enter_context(
                 closing(LibrdkafkaCommits(self.cluster, self.topics, name, subscription.group))
             )
             member = (
-                LibrdkafkaMembership(self.cluster, self.logs, subscription, partitions)
+                LibrdkafkaMembership(self.cluster, self.logs, subscription, most)
                 if subscription.inputs
                 else None
             )

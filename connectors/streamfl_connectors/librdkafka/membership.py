@@ -46,7 +46,7 @@ class LibrdkafkaMembership(GroupMember):
     """The group's consumer, its assigned partitions, and its positions in them.
 
     logs: asked where partitions begin and end, and whether a partition has records although none come.
-    partitions: how many of each input are read. The group may assign further ones.
+    partitions: how many of each input are read at most. The group may assign further ones.
     """
 
     def __init__(
