@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from quasi_newton.federations import Secrets
 from quasi_newton.laws.closed_loop import ClosedLoop
-from quasi_newton.laws.test_eavesdroppers import ROWS, federation, said
+from quasi_newton.laws.test_closed_loop import federation as untrained
+from quasi_newton.laws.test_eavesdroppers import LEARNING, ROWS, federation, said
 from quasi_newton.laws.test_retraining import parties
 
 from streamfl.contract.role import BadRecord
@@ -19,7 +20,16 @@ from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
-from streamfl.quasi_newton.messages import COORDINATOR_NAME, VERSION, Message, StepDecision, read_content
+from streamfl.quasi_newton.messages import (
+    COORDINATOR_NAME,
+    VERSION,
+    Joined,
+    Message,
+    Ready,
+    StepDecision,
+    content_of,
+    read_content,
+)
 from streamfl.quasi_newton.training.guest import GuestTask
 from streamfl.quasi_newton.training.rounds import TrainingRounds
 from streamfl.quasi_newton.training.training_progress import FAILED, OPENING, TRAINED
@@ -78,6 +88,46 @@ def test_one_record_of_a_stranger_stops_no_federation_for_good(secrets: Secrets,
     loop.now += 1000
     loop.settle(refused=True)
     assert [loop.party(one).progress.run for one in parties(loop)] == [2, 2]
+    assert [loop.party(one).progress.phase for one in parties(loop)] == [TRAINED] * 2
+    assert [member.role.trouble for member in loop.members.values()] == [None] * 3
+
+
+ALIGNMENT = bytes(32)
+
+
+@pytest.mark.parametrize(
+    ("history", "runs"), [(["ready"], 1), (["ready", "joined"], 2), (["ready", "failed"], 2)]
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_history_of_another_federation_stops_none_for_good(
+    secrets: Secrets, history: list[str], runs: int, restarted: bool
+) -> None:
+    """Protects a federation whose topics hold what parties of another one of that name said, or a stranger:
+    the coordinator begins a training before any party is ready. It was never heard of, and all members waited
+    for one another for ever, green."""
+    loop = untrained(1, secrets, learning={**LEARNING, **SHORT["learning"]})
+    settings = loop.party("g").settings
+    said = {
+        "ready": content_of(Ready(ROWS, settings.encryption.agreed_key)),
+        "joined": content_of(Joined(3, 1)),
+        "failed": b"",
+    }
+    for kind in history:
+        for party in parties(loop):
+            number, alignment = (0, b"") if kind == "ready" else (1, ALIGNMENT)
+            message = Message(VERSION, settings.fingerprint, party, number, 0, kind, alignment, said[kind])
+            loop.write(f"f.{party}.uploads", None, msgspec.msgpack.encode(message))
+    loop.settle()
+    assert loop.members["c"].role.task(0).run.number == 1
+    if restarted:
+        for name in loop.members:
+            loop.restart(name)
+    loop.write_table(ROWS, 3, 1)
+    loop.settle(refused=True)
+    loop.write_table(2 * ROWS, 3, 1, first=ROWS)
+    loop.now += 1000
+    loop.settle(refused=True)
+    assert [loop.party(one).progress.run for one in parties(loop)] == [runs] * 2
     assert [loop.party(one).progress.phase for one in parties(loop)] == [TRAINED] * 2
     assert [member.role.trouble for member in loop.members.values()] == [None] * 3
 
