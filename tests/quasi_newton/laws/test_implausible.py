@@ -33,6 +33,7 @@ from streamfl.quasi_newton.messages import (
 from streamfl.quasi_newton.training.guest import GuestTask
 from streamfl.quasi_newton.training.rounds import TrainingRounds
 from streamfl.quasi_newton.training.training_progress import FAILED, OPENING, TRAINED
+from streamfl.roles.fragment_encoding import split
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 
@@ -130,6 +131,19 @@ def test_a_history_of_another_federation_stops_none_for_good(
     assert [loop.party(one).progress.run for one in parties(loop)] == [runs] * 2
     assert [loop.party(one).progress.phase for one in parties(loop)] == [TRAINED] * 2
     assert [member.role.trouble for member in loop.members.values()] == [None] * 3
+
+
+def test_parts_in_many_names_take_no_memory(secrets: Secrets) -> None:
+    """Protects a member's memory without keys: parts of long messages whose other parts never come waited
+    for a day, two under each name that a stranger makes up, and pushed out the members' own."""
+    loop = federation(secrets, **SHORT)
+    for topic in ("f.g.uploads", "f.h1.uploads", "f.h1.decisions", "f.h1.outputs"):
+        for name in ("stranger", "g2"):
+            first, *_ = split(name, 1, 7, bytes(2_000_000))
+            loop.write(topic, None, first)
+    loop.settle(refused=True)
+    assert not any("messages in parts" in member.role.waiting for member in loop.members.values())
+    assert [loop.party(one).progress.phase for one in parties(loop)] == [TRAINED] * 2
 
 
 def opened_beyond(loop: ClosedLoop, name: str, beyond: int) -> None:
