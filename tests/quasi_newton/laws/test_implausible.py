@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from quasi_newton.federations import Secrets
+from quasi_newton.federations import ALIGNMENT, Secrets
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation as untrained
 from quasi_newton.laws.test_eavesdroppers import LEARNING, ROWS, federation, said
@@ -33,7 +33,7 @@ from streamfl.quasi_newton.messages import (
 from streamfl.quasi_newton.training.guest import GuestTask
 from streamfl.quasi_newton.training.rounds import TrainingRounds
 from streamfl.quasi_newton.training.training_progress import FAILED, OPENING, TRAINED
-from streamfl.roles.fragment_encoding import split
+from streamfl.roles.fragment_encoding import MARK, split
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 
@@ -93,7 +93,7 @@ def test_one_record_of_a_stranger_stops_no_federation_for_good(secrets: Secrets,
     assert [member.role.trouble for member in loop.members.values()] == [None] * 3
 
 
-ALIGNMENT = bytes(32)
+OTHERS_DIGEST = bytes(32)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_history_of_another_federation_stops_none_for_good(
     }
     for kind in history:
         for party in parties(loop):
-            number, alignment = (0, b"") if kind == "ready" else (1, ALIGNMENT)
+            number, alignment = (0, b"") if kind == "ready" else (1, OTHERS_DIGEST)
             message = Message(VERSION, settings.fingerprint, party, number, 0, kind, alignment, said[kind])
             loop.write(f"f.{party}.uploads", None, msgspec.msgpack.encode(message))
     loop.settle()
@@ -136,10 +136,11 @@ def test_a_history_of_another_federation_stops_none_for_good(
 def test_parts_in_many_names_take_no_memory(secrets: Secrets) -> None:
     """Protects a member's memory without keys: parts of long messages whose other parts never come waited
     for a day, two under each name that a stranger makes up, and pushed out the members' own."""
-    loop = federation(secrets, **SHORT)
+    loop = federation(secrets, **SHORT, alignment={**ALIGNMENT, "limit": 20_000})
     for topic in ("f.g.uploads", "f.h1.uploads", "f.h1.decisions", "f.h1.outputs"):
         for name in ("stranger", "g2"):
-            first, *_ = split(name, 1, 7, bytes(2_000_000))
+            first, *_ = split(name, 1, 7, bytes(loop.party("g").settings.message_bytes))
+            assert first[:1] == MARK
             loop.write(topic, None, first)
     loop.settle(refused=True)
     assert not any("messages in parts" in member.role.waiting for member in loop.members.values())
