@@ -20,13 +20,18 @@ def servers(url: str, scheme: str) -> list[str]:
     if (
         found != scheme
         or not addresses
-        or not all(host and "@" not in host and port.isdigit() for host, _, port in parts)
+        or not all(host and "@" not in host and _is_port(port) for host, _, port in parts)
     ):
         # The text does not show the url, because it may hold a password.
         raise ConfigurationError(
-            f"bus.url: expected {scheme}://host:port, several brokers separated by commas"
+            f"bus.url: expected {scheme}://host:port, several brokers separated by commas, and ports of 1 to "
+            "65535"
         )
     return addresses
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65_536
 
 
 def connect_timeout(options: dict[str, Any]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import re
 import time
@@ -327,8 +328,9 @@ def _settle(
     lacks = [re.compile(rf"\b{re.escape(name)} is missing\b") for name in (*missing, *asked, *unfilled)]
     wrong = [line for line in found if not any(one.search(line) for one in lacks)]
     # A mistake that is there without --set is left for the user to correct in the file; others come from
-    # --set.
-    if wrong and (own := [line for line in wrong if line not in _validated(alone, kind, config)[1]]):
+    # --set. A file may be made later, some of them only from the settings.
+    said = [line for line in wrong if os.strerror(errno.ENOENT) not in line]
+    if said and (own := [line for line in said if line not in _validated(alone, kind, config)[1]]):
         raise ConfigurationError("\n".join(map(_with_option, own)))
     lacking = [f"{name} is missing: a {kind.name} needs this section" for name in missing]
     draft.head += [f"{BEFORE} {_with_option(line)}" for line in lacking]

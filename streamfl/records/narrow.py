@@ -103,9 +103,10 @@ def narrow_shape(
 
     guesses: for all fields except those that name the client and the sample.
     """
+    contents = [dict(reading.content) for reading in readings]
 
     def values(guess: InferredField) -> list[Any]:
-        return [path_of(guess.path, columns).find(dict(reading.content)) for reading in readings]
+        return list(map(path_of(guess.path, columns).find, contents))
 
     fields = {guess.path: values(guess) for guess in guesses}
     clients = [reading.client for reading in readings]

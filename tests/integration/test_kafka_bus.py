@@ -427,6 +427,7 @@ def test_no_broker_is_a_clear_error_in_time(caplog: pytest.LogCaptureFixture) ->
     [
         ("kafka://", {}, r"kafka://host:port"),
         ("kafka://host", {}, r"kafka://host:port"),
+        ("kafka://host:65536", {}, r"ports of 1 to 65535"),
         ("kafka://host:1", {"sesion_timeout_ms": 1}, r"bus\.options\.sesion_timeout_ms.*session_timeout_ms"),
         ("kafka://host:1", {"group_id": "g"}, r"bus\.options\.group_id.*bus\.group"),
         ("kafka://host:1", {"connect_timeout_seconds": -1}, r"connect_timeout_seconds"),

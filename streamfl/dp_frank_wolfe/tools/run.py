@@ -32,7 +32,7 @@ from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit, ReceivedFit
 from streamfl.dp_frank_wolfe.tools.trace import traced
 from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable
 
-__all__ = ["frozen_windows", "predictions", "r_squared", "run_fits"]
+__all__ = ["clipped_shares", "frozen_windows", "predictions", "r_squared", "run_fits"]
 
 Floats = NDArray[np.float64]
 
@@ -301,6 +301,17 @@ def _bounds(settings: DPFrankWolfeSettings, party: str) -> tuple[Bounds, Bounds]
     """Bounds of a party's columns, and of the label."""
     own, columns = bounds_of(settings, party), settings.federation.columns[party]
     return Bounds.of(own.centre, own.bound, columns), Bounds.of(own.label_centre, own.label_bound, 1)
+
+
+def clipped_shares(settings: DPFrankWolfeSettings, table: VerticalTable) -> tuple[list[Floats], float]:
+    """The share of rows that are beyond the bounds, and so clipped: by party, (columns,), and of the
+    label."""
+    shares, label_share = [], 0.0
+    for party, own in zip(settings.federation.parties, table.inputs, strict=True):
+        bounds, label_bounds = _bounds(settings, party)
+        shares.append(np.asarray(np.mean(np.abs(own - bounds.centre) > bounds.bound, axis=0)))
+        label_share = float(np.mean(np.abs(table.labels - label_bounds.centre) > label_bounds.bound))
+    return shares, label_share
 
 
 def _most_numbers(public: Public) -> int:

@@ -11,18 +11,21 @@ from streamfl.contract.role import ConfigurationError
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.tools.draws import mean_and_deviation
 from streamfl.dp_frank_wolfe.tools.fit_outcome import FitOutcome
-from streamfl.dp_frank_wolfe.tools.run import run_fits
+from streamfl.dp_frank_wolfe.tools.run import clipped_shares, run_fits
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.vertical.command import report, say_dropped
-from streamfl.simulation.vertical.table import checked_options, deal_table
+from streamfl.simulation.vertical.table import DealtTable, checked_options, deal_table
+from streamfl.terminal.console import say
 from streamfl.terminal.progress import progress
 
 __all__ = ["fit_rows", "simulate"]
 
 LABORATORY = "not private, laboratory only"
 DRAWS = 5
+# A column of which more than this is beyond its bounds is told; so many are named.
+MUCH, NAMED = 0.1, 5
 USELESS = (
     "Its noise is too much for so few rows: take more of them or a larger privacy.epsilon, or the best party "
     "alone"
@@ -57,6 +60,7 @@ def simulate(
     dealt = deal_table(asked.data, asked.label, split, names, 0.0, square=False)
     _check_columns(settings, {name: len(own) for name, own in zip(names, dealt.columns, strict=True)})
     say_dropped(dealt, "; `streamfl run` takes them as rows of zeros")
+    _say_clipped(settings, dealt, asked.label)
     if asked.trace and not settings.privacy.insecure_test_noise:
         raise ConfigurationError(
             "--trace tells what noise was drawn from, which is a secret: set privacy.insecure_test_noise = "
@@ -83,6 +87,25 @@ def simulate(
         say_where_useless([(served, 1 - outcome.served_r2, 1.0)], TOO_NOISY)
     figures = {**outcome.summary(), "dropped_rows": dealt.dropped}
     return report(asked, work, "Sparse model of", fit_rows(outcome), figures, outcome.trace)
+
+
+def _say_clipped(settings: DPFrankWolfeSettings, dealt: DealtTable, label: str) -> None:
+    """Warn of columns of which the bounds cut much off: a server's file has no bounds of columns."""
+    shares, label_share = clipped_shares(settings, dealt.table)
+    found = {
+        name: share
+        for names, of_party in zip(dealt.columns, shares, strict=True)
+        for name, share in zip(names, of_party.tolist(), strict=True)
+    } | {label: label_share}
+    cut = {name: share for name, share in found.items() if share > MUCH}
+    if cut:
+        named = ", ".join(f"{name} ({share:.0%})" for name, share in list(cut.items())[:NAMED])
+        more = f" and {len(cut) - NAMED} more" if len(cut) > NAMED else ""
+        say(
+            "values beyond bounds.centre +- bounds.bound are clipped, and here these are many: "
+            f"{named}{more}. "
+            "Give bounds that your columns and labels keep, or simulate with a party's file"
+        )
 
 
 def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:

@@ -11,8 +11,19 @@ from command_line import run_command
 from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
 
+FILES = (
+    "window.rows=300",
+    "bounds.centre=0",
+    "bounds.bound=1",
+    "bounds.label_centre=0",
+    "bounds.label_bound=8",
+    "privacy.ledger=ward",
+    "privacy.secret_file=own.key",
+    "privacy.ledger_file=own.ledger",
+)
 
-@pytest.mark.parametrize("given", [("window.rows=300", "bounds.label_bound=8"), ()])
+
+@pytest.mark.parametrize("given", [("window.rows=300", "bounds.label_bound=8"), (), FILES])
 def test_what_set_leaves_to_be_filled_in_is_no_mistake_of_it(
     given: tuple[str, ...],
     tmp_path: Path,
@@ -20,7 +31,7 @@ def test_what_set_leaves_to_be_filled_in_is_no_mistake_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Protects who gives some keys on the command line: the ledger's file is made from the settings' file, so
-    it cannot be given before there is one."""
+    it is not there before. And who names files that are made later."""
     url = f"sqlite:///{tmp_path}/bus"
     with closing(connect(url, {})) as bus:
         for topic, value in (("wards", b'{"age": 7, "weight": 1.5}'), ("stays", b'{"days": 3}')):
@@ -38,5 +49,6 @@ def test_what_set_leaves_to_be_filled_in_is_no_mistake_of_it(
     )
     assert code == 0, error
     assert "privacy.ledger_file" in shown + error
-    assert "# ledger_file =" in config.read_text()
+    assert ('ledger_file = "own.ledger"' if given == FILES else "# ledger_file =") in config.read_text()
+    assert ("Before it runs: privacy." in shown + error) == (given == FILES)
     assert "epsilon = 1" in config.read_text()

@@ -316,3 +316,16 @@ def test_a_model_that_is_worse_than_the_mean_is_told(line: Line) -> None:
     """Protects users from a model of noise alone: R^2 is printed either way, and below 0 a note says what
     that means."""
     assert "worse than none" in line(epsilon=0.01, learning="sketch_rows = 8")[2]
+
+
+def test_columns_that_bounds_cut_off_are_told(line: Line) -> None:
+    """Protects who simulates with a server's file, which has no bounds of columns: all of a column in another
+    unit would be one number."""
+    assert "are clipped" not in line()[2]
+    line.frame.iloc[:, 2] += 10.0
+    line.frame.iloc[: ROWS // 5, 4] = -3.0
+    line.frame.iloc[:10, 5] = 3.0
+    told = " ".join(line()[2].split())
+    cut = f"{line.frame.columns[2]} (100%), {line.frame.columns[4]} (20%)."
+    assert "values beyond bounds.centre +- bounds.bound are clipped" in told
+    assert cut in told
