@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from typer.core import TyperGroup
 
 from streamfl import __version__
-from streamfl.contract.role import ConfigurationError, DataError, NotYetReadable
+from streamfl.contract.role import BadRecord, ConfigurationError, DataError, NotYetReadable
 from streamfl.contract.system import installed_systems, load, load_parts
 from streamfl.runtime.bus import BusUnavailable, Unreadable
 from streamfl.runtime.log import write_warnings_as_lines
@@ -186,6 +186,11 @@ def main() -> None:
         _fail(ExitCode.DATA, error)
     except Unreadable as error:
         _fail(ExitCode.UNREADABLE, error)
+    except BadRecord as error:
+        # Records are refused where they are read. So this is a part of the role's own state, which is decoded
+        # only when it is needed.
+        remedy = "Restore a copy of the state's topic, or start over with `streamfl reset`"
+        _fail(ExitCode.CONFIGURATION, Exception(f"the role's state cannot be used: {error}. {remedy}"))
     except WorkEnded as error:
         _fail(ExitCode.LACKING_RESOURCES, error)
 

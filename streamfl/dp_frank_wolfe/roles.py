@@ -46,6 +46,7 @@ def _member(
     inputs, decode = _table(settings).channels.inputs, codec(settings.message_bytes).read
     whole = {name: decode for name, source in inputs.items() if source.sender is not None}
     limits = content_limits(settings.message_bytes, messages.FRAGMENT_BYTES)
+    options["senders"] = {*settings.federation.parties, messages.SERVER_NAME}
     return PartitionedRole(
         make, whole, limits, patience, settings.role.kind, MemberCounts(), SYSTEM, **options
     )

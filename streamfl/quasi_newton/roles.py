@@ -58,7 +58,8 @@ def _member(settings: QuasiNewtonSettings, make: Any) -> PartitionedRole[Any]:
     whole = {name: decode for name, source in inputs.items() if source.sender is not None}
     limits = content_limits(settings.message_bytes, messages.FRAGMENT_BYTES)
     patience, kind = settings.alignment.patience_seconds, settings.role.kind
-    return PartitionedRole(make, whole, limits, patience, kind, MemberCounts(), SYSTEM)
+    senders = {*settings.federation.parties, messages.COORDINATOR_NAME}
+    return PartitionedRole(make, whole, limits, patience, kind, MemberCounts(), SYSTEM, senders=senders)
 
 
 def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: str) -> bytes:

@@ -17,6 +17,7 @@ __all__ = [
     "DESCENT",
     "DOTS",
     "EARLY",
+    "EARLY_BEGIN",
     "ENTITY",
     "GONE",
     "GUEST_STATE",
@@ -77,6 +78,11 @@ SINCE = _PARTY.row(
     "When a training begins or ends, and with each entity that becomes complete.",
 )
 PROGRESS = _PARTY.row("progress", "The party's place in the training.", "With each step of a training.")
+EARLY_BEGIN = _PARTY.row(
+    "begin",
+    "The next training, if the coordinator began it before the party was ready.",
+    "When that happens. Deleted when the party begins it.",
+)
 NAMES = _PARTY.row(
     "names/NUMBER",
     "The names of the new entities that a training may take.",

@@ -18,7 +18,7 @@ partition's next owner can go on.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
@@ -134,10 +134,11 @@ class LongMessages:
     decode: by input that may bring fragments, the decoder of a whole record.
     claimed_sender: gives the member for whom a whole message speaks. The fragments' writer was checked
     against the sender that they name, so the whole message may speak for no other.
+    senders: who may send; None: anybody. Without keys, each further name takes room for its own messages.
 
     A fragment is refused with the reason
-    "oversized", "contradictory_part", "missing_part" or "damaged_part", or with what ``decode`` finds in the
-    whole. A fragment that came before, of an incomplete or complete message, changes nothing.
+    "forged", "oversized", "contradictory_part", "missing_part" or "damaged_part", or with what ``decode``
+    finds in the whole. A fragment that came before, of an incomplete or complete message, changes nothing.
     """
 
     def __init__(
@@ -147,8 +148,10 @@ class LongMessages:
         channel: str,
         prefix: bytes,
         limits: Limits,
+        senders: Collection[str] | None = None,
     ) -> None:
         self.limits = limits
+        self._senders = senders
         self._claimed_sender = claimed_sender
         self._decode = decode
         self._channel = channel
@@ -238,6 +241,10 @@ class LongMessages:
     def _take(self, received: Received, fragment: Fragment, now: float) -> Received | None:
         """The whole message, if this was the last fragment."""
         task, limits = self._tasks[received.partition], self.limits
+        if self._senders is not None and fragment.sender not in self._senders:
+            raise BadRecord(
+                "forged", f"a part of a message of {fragment.sender!r}, who is no member that writes here"
+            )
         check_numbers(fragment.epoch, fragment.sequence, time_written(received.record.timestamp, now))
         if fragment.size > limits.message_bytes:
             raise BadRecord(

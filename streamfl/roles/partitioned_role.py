@@ -162,7 +162,8 @@ class PartitionedRole(TaskRole[One]):
     counts: the counters of the member.
     system: its reasons for refusals and notices.
     kept_apart: by the name of a further changelog, the changes that a task wants written there and not to its
-    other state."""
+    other state.
+    senders: members that may send messages in parts; None: anybody."""
 
     prompt = True
 
@@ -176,6 +177,7 @@ class PartitionedRole(TaskRole[One]):
         counts: Own,
         system: System,
         kept_apart: Mapping[str, Callable[[One], Iterable[tuple[bytes, bytes | None]]]] | None = None,
+        senders: Collection[str] | None = None,
     ) -> None:
         super().__init__(
             lambda partition: make(Outbox(partition, counts, self._notices)),
@@ -187,7 +189,7 @@ class PartitionedRole(TaskRole[One]):
         self._peers = decode.keys()
         self._reasons = {*REFUSALS, *system.refusals}
         self._long = LongMessages(
-            decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits
+            decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits, senders
         )
         self._patience = patience
         self._reply_deadlines: dict[int, ReplyDeadline] = {}

@@ -4,20 +4,25 @@ not restored.
 Kafka's own checksum covers a batch, and every tool that copies a batch makes it anew: a mirror, a backup, a
 repair tool. This one covers key, value and partition. The writer of the state makes it, and the worker that
 restores checks it. It is a header, so that earlier releases can read the records. Records that they wrote
-have no checksum and are accepted.
+have no checksum and are accepted. Where such a record follows one with a checksum, the log names it: a tool
+may have written it, or somebody else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from zlib import crc32
 
 from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.log import logger
 
-__all__ = ["HEADER", "is_damaged", "with_checksum"]
+__all__ = ["HEADER", "is_damaged", "tell_of_unprotected", "with_checksum"]
 
 HEADER = "crc"
+
+log = logger(__name__)
 
 
 def with_checksum(topic: str, partition: int, key: bytes, value: bytes | None) -> Outgoing:
@@ -33,6 +38,26 @@ def is_damaged(record: Record) -> bool:
     found = tuple(header for header in record.headers if header[0] == HEADER)
     whole = with_checksum(record.topic, record.partition, record.key or b"", record.value or b"")
     return bool(found) and found != whole.headers
+
+
+def tell_of_unprotected(records: Iterable[Record]) -> None:
+    """Log the first record of a partition without a checksum that was written after one with a checksum.
+
+    records: with the last of each key, in the order of their writing. A tombstone never has a checksum."""
+    protected = False
+    for record in records:
+        if any(name == HEADER for name, _ in record.headers):
+            protected = True
+        elif protected and record.value is not None:
+            log.warning(
+                "a record of the state has no checksum, and others before it have: an earlier release wrote "
+                "it, or a tool or somebody else; it is used as it is",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                key=repr(record.key),
+            )
+            return
 
 
 @lru_cache

@@ -50,7 +50,9 @@ def differences(state_settings: StateSettings, record: Record) -> tuple[list[Dif
             return state_settings.compare(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     except BadRecord as error:
         raise ConfigurationError(
-            f"{place}, key {record.key!r}: the settings of the state cannot be read ({error})"
+            f"{place}, key {record.key!r}: the settings of the state cannot be read ({error}). Nothing was "
+            "changed. The record is damaged, or somebody else wrote it: restore a copy of the topic, or use "
+            "another federation.name at every member"
         ) from None
     raise ConfigurationError(
         f"{place}: this release cannot restore the state there: {unreadable}. Nothing was changed. Run that "

@@ -16,7 +16,7 @@ from operator import attrgetter
 from streamfl.contract.channels import Channels
 from streamfl.contract.role import BadRecord, ConfigurationError, Record, Role, StateChange
 from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
-from streamfl.runtime.checksum import is_damaged, with_checksum
+from streamfl.runtime.checksum import is_damaged, tell_of_unprotected, with_checksum
 from streamfl.runtime.dealing import Dealing
 from streamfl.runtime.input_topics import InputTopics, is_fact
 from streamfl.runtime.log import logger
@@ -304,6 +304,8 @@ class Tasks:
                 self._settings.compare(
                     topic, partition, settings, bool(latest or settings), of_the_role, binds=not published
                 )
+            if not published:
+                tell_of_unprotected(latest.values())
             for key, record in latest.items():
                 # To take much back may take longer than to read it.
                 session.attend()

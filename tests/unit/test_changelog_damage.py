@@ -83,6 +83,19 @@ def test_a_record_without_a_checksum_is_taken_back(left: Left) -> None:
     assert role.totals[0] == dict.fromkeys(KEYS, (1, 5))
 
 
+@pytest.mark.parametrize("stranger", [True, False])
+def test_a_record_without_a_checksum_after_others_is_named(
+    left: Left, caplog: pytest.LogCaptureFixture, stranger: bool
+) -> None:
+    """Protects the operator from another's record in a state that is used in silence: the log names its
+    place. A tombstone never has a checksum."""
+    record = left.records[KEYS[0]]
+    left.bus.write([Outgoing("state", record.key, record.value if stranger else None, 0)])
+    left.comes_back()
+    assert caplog.text.count("has no checksum") == stranger
+    assert (repr(KEYS[0]) in caplog.text) == stranger
+
+
 @pytest.mark.parametrize("value", [b"", b"\1\2\3", b"\xff" * 8, b"\1" * 9])
 @pytest.mark.parametrize("topic", [b"numbers", b"\xff\xfe"])
 def test_a_position_that_is_none_is_named(left: Left, value: bytes, topic: bytes) -> None:

@@ -16,7 +16,9 @@ from command_line import Command
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.channels import TopicSpec
+from streamfl.contract.role import BadRecord
 from streamfl.kernels import frequencies, paper_dictionary
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
@@ -279,6 +281,23 @@ def test_bandwidths_below_single_precision_are_refused(
     code, _, error = line(name, line.config, *arguments)
     assert code == 2
     assert "kernels.bandwidths: 1e-40" in error
+
+
+def test_a_state_that_is_found_useless_late_ends_with_a_remedy(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects an operator from a traceback at each start: a value of several records is decoded when a role
+    needs it, not when it is restored."""
+
+    def damaged(role: PofmklClient, batch: object, now: float) -> None:
+        raise BadRecord("malformed", "a model of 5 bytes")
+
+    monkeypatch.setattr(PofmklClient, "receive", damaged)
+    line("topics", line.config, "--create-inputs")
+    line.bus.write([Outgoing("readings", b"a", b'{"x0": 1, "x1": 2, "device": "a"}')])
+    code, out, error = line("run", line.config)
+    assert (code, out) == (2, "")
+    assert "the role's state cannot be used: malformed: a model of 5 bytes. Restore a copy" in error
 
 
 def test_run_predicts_and_leaves_when_told(line: Line) -> None:

@@ -194,14 +194,20 @@ class CoordinatorTask(PartsTask):
 
     def _take_joined(self, party: str, message: Message) -> None:
         run = self.run
-        if (
-            message.run < run.number
-            or party in run.joined
-            or (message.run == run.number and run.phase == FAILED)
-        ):
+        if message.run < run.number or (message.run == run.number and run.phase == FAILED):
             self._repeated()
             return
         joined: Joined = read_content(message.content, Joined)
+        if message.run == run.number and party in run.joined:
+            told = message.alignment, joined.batches, joined.columns
+            if told == (run.alignment, run.batches, run.joined[party]):
+                self._repeated()
+            elif self.owed:
+                self._fail(f"{party!r} has joined it twice, and not alike", self.settings.federation.parties)
+            else:
+                # Others' messages in its name led the training to its end, without this party.
+                self._say(party, "failed", b"")
+            return
         # Each party has its own topic, so another party's first upload may be read before this message.
         if message.run > run.number or run.phase not in (ALIGNING, ROUND):
             raise BadRecord("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")

@@ -12,11 +12,9 @@ from streamfl.contract.role import BadRecord, Measurement
 from streamfl.quasi_newton.config import MOST_COLUMNS, QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds
 from streamfl.quasi_newton.encryption.key_file import MOST_KEYS, OTHER_KEY
-from streamfl.quasi_newton.encryption.keys import PaillierPublicKey, digest_of
 from streamfl.quasi_newton.learning.iterates import Iterates
 from streamfl.quasi_newton.messages import (
     ANOTHER,
-    Begin,
     Joined,
     Message,
     Opened,
@@ -30,6 +28,7 @@ from streamfl.quasi_newton.rows.batches import check_batch, secret_start
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import FAR_OUT, TrainingRows
 from streamfl.quasi_newton.training.alignment_tasks import AlignmentTasks
+from streamfl.quasi_newton.training.beginning import Beginning
 from streamfl.quasi_newton.training.exchange import MessageExchange
 from streamfl.quasi_newton.training.given import PartyGiven
 from streamfl.quasi_newton.training.readiness import HeldOut, Readiness
@@ -44,7 +43,6 @@ from streamfl.quasi_newton.training.training_progress import (
     OUTPUTS,
     READY,
     TRAINED,
-    TrainingProgress,
 )
 from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
@@ -98,6 +96,7 @@ class PartyTask(PartsTask):
         self.rounds = TrainingRounds(self.parts, settings, given, self.progress, self.rows)
         self.readiness = Readiness(self.parts, settings, self.progress, self.table, self.rows.batches)
         self._latest = LatestModel(self.parts)
+        self._beginning = Beginning(self)
         self._now = 0.0
 
     # ---- what it has come to
@@ -163,6 +162,7 @@ class PartyTask(PartsTask):
         self.exchange.upload(
             "ready", content_of(Ready(self.table.complete, self.settings.encryption.agreed_key))
         )
+        self._beginning.go_on()
 
     def restore(self, key: bytes, value: bytes) -> None:
         self.parts.restore(key, value)
@@ -323,9 +323,9 @@ class PartyTask(PartsTask):
 
     def _take_decision(self, message: Message) -> None:
         if message.kind == "begin":
-            self._begin(message)
+            self._beginning.take(message)
         elif message.kind == "failed":
-            self._take_failed(message)
+            self._beginning.take_failed(message)
         elif message.kind == "opened" and self.exchange.is_present(message, OPENING):
             opened: Opened = read_content(message.content, Opened)
             self.within_bounds(lambda: self._take_opened(opened))
@@ -333,44 +333,6 @@ class PartyTask(PartsTask):
             self._take_step(read_content(message.content, StepDecision))
         elif message.kind not in ("opened", "step"):
             raise BadRecord("malformed", f"{message.kind!r} is not a message of a coordinator")
-
-    def _begin(self, message: Message) -> None:
-        settings, progress = self.settings, self.progress
-        if message.run <= progress.run:
-            self.exchange.repeated()
-            return
-        if message.run != progress.run + 1 or not progress.has_said:
-            raise BadRecord(
-                "implausible",
-                f"run {message.run} begins after run {progress.run}, which this party is not ready for",
-            )
-        begin: Begin = read_content(message.content, Begin)
-        encryption, key = settings.encryption, digest_of(begin.key)
-        if encryption.encrypted and key != encryption.agreed_key and key in progress.told:
-            # This party reported ready before its configuration changed. The others wait for it, so it has to
-            # tell them.
-            progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))
-            self.fail(OTHER_KEY)
-            return
-        if encryption.encrypted:
-            PaillierPublicKey.from_bytes(begin.key, encryption.key_bits, encryption.key_fingerprint or "")
-        elif begin.key:
-            raise BadRecord("configuration", ANOTHER)
-        self.progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))
-        self.readiness.began()
-        self.exchange.remember()
-        self.align()
-
-    def _take_failed(self, message: Message) -> None:
-        progress = self.progress
-        if message.run < progress.run or progress.phase == FAILED:
-            self.exchange.repeated()
-        elif message.run > progress.run or not self.owed:
-            raise BadRecord("implausible", f"training {message.run} has failed: nothing led to it")
-        else:
-            # The coordinator hears of it too. Without keys a stranger may have said it, and all others would
-            # wait in this training for ever.
-            self.fail("another party could not continue, see its log")
 
     def _take_opened(self, opened: Opened) -> None:
         rounds = self.rounds

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from quasi_newton.federations import Secrets
+from quasi_newton.federations import ALIGNMENT, Secrets
 from quasi_newton.laws.closed_loop import ClosedLoop
-from quasi_newton.laws.test_eavesdroppers import ROWS, federation, said
+from quasi_newton.laws.test_closed_loop import federation as untrained
+from quasi_newton.laws.test_eavesdroppers import LEARNING, ROWS, federation, said
 from quasi_newton.laws.test_retraining import parties
 
 from streamfl.contract.role import BadRecord
@@ -19,10 +20,20 @@ from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
-from streamfl.quasi_newton.messages import COORDINATOR_NAME, VERSION, Message, StepDecision, read_content
+from streamfl.quasi_newton.messages import (
+    COORDINATOR_NAME,
+    VERSION,
+    Joined,
+    Message,
+    Ready,
+    StepDecision,
+    content_of,
+    read_content,
+)
 from streamfl.quasi_newton.training.guest import GuestTask
 from streamfl.quasi_newton.training.rounds import TrainingRounds
 from streamfl.quasi_newton.training.training_progress import FAILED, OPENING, TRAINED
+from streamfl.roles.fragment_encoding import MARK, split
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 
@@ -80,6 +91,60 @@ def test_one_record_of_a_stranger_stops_no_federation_for_good(secrets: Secrets,
     assert [loop.party(one).progress.run for one in parties(loop)] == [2, 2]
     assert [loop.party(one).progress.phase for one in parties(loop)] == [TRAINED] * 2
     assert [member.role.trouble for member in loop.members.values()] == [None] * 3
+
+
+OTHERS_DIGEST = bytes(32)
+
+
+@pytest.mark.parametrize(
+    ("history", "runs"), [(["ready"], 1), (["ready", "joined"], 2), (["ready", "failed"], 2)]
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_history_of_another_federation_stops_none_for_good(
+    secrets: Secrets, history: list[str], runs: int, restarted: bool
+) -> None:
+    """Protects a federation whose topics hold what parties of another one of that name said, or a stranger:
+    the coordinator begins a training before any party is ready. It was never heard of, and all members waited
+    for one another for ever, green."""
+    loop = untrained(1, secrets, learning={**LEARNING, **SHORT["learning"]})
+    settings = loop.party("g").settings
+    said = {
+        "ready": content_of(Ready(ROWS, settings.encryption.agreed_key)),
+        "joined": content_of(Joined(3, 1)),
+        "failed": b"",
+    }
+    for kind in history:
+        for party in parties(loop):
+            number, alignment = (0, b"") if kind == "ready" else (1, OTHERS_DIGEST)
+            message = Message(VERSION, settings.fingerprint, party, number, 0, kind, alignment, said[kind])
+            loop.write(f"f.{party}.uploads", None, msgspec.msgpack.encode(message))
+    loop.settle()
+    assert loop.members["c"].role.task(0).run.number == 1
+    if restarted:
+        for name in loop.members:
+            loop.restart(name)
+    loop.write_table(ROWS, 3, 1)
+    loop.settle(refused=True)
+    loop.write_table(2 * ROWS, 3, 1, first=ROWS)
+    loop.now += 1000
+    loop.settle(refused=True)
+    assert [loop.party(one).progress.run for one in parties(loop)] == [runs] * 2
+    assert [loop.party(one).progress.phase for one in parties(loop)] == [TRAINED] * 2
+    assert [member.role.trouble for member in loop.members.values()] == [None] * 3
+
+
+def test_parts_in_many_names_take_no_memory(secrets: Secrets) -> None:
+    """Protects a member's memory without keys: parts of long messages whose other parts never come waited
+    for a day, two under each name that a stranger makes up, and pushed out the members' own."""
+    loop = federation(secrets, **SHORT, alignment={**ALIGNMENT, "limit": 20_000})
+    for topic in ("f.g.uploads", "f.h1.uploads", "f.h1.decisions", "f.h1.outputs"):
+        for name in ("stranger", "g2"):
+            first, *_ = split(name, 1, 7, bytes(loop.party("g").settings.message_bytes))
+            assert first[:1] == MARK
+            loop.write(topic, None, first)
+    loop.settle(refused=True)
+    assert not any("messages in parts" in member.role.waiting for member in loop.members.values())
+    assert [loop.party(one).progress.phase for one in parties(loop)] == [TRAINED] * 2
 
 
 def opened_beyond(loop: ClosedLoop, name: str, beyond: int) -> None:
