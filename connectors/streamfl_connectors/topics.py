@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
 from streamfl.contract.channels import TopicSpec
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import HOW_TO_CREATE, Subscription, TopicPartition, TopicState
+from streamfl.runtime.co_partitions import partitions_of_inputs
 
 __all__ = ["Topics", "options_of"]
 
@@ -60,17 +62,17 @@ class Topics(ABC):
             self._limits[name] = min(int(state.options["max.message.bytes"]), self._largest)
         return {name: self._limits[name] for name in names}
 
-    def tables(self, subscription: Subscription) -> list[TopicPartition]:
-        """The partitions of the tables of a subscription.
+    def of(self, subscription: Subscription) -> tuple[int, list[TopicPartition]]:
+        """How many partitions of each input a member may have, and the partitions of its tables.
 
+        Where no input may have further partitions, a member gets those that are added while it runs, too.
         ConfigurationError if a topic of it is missing or not allowed, or if its inputs differ in their
         partitions.
         """
         counts = self.require([*subscription.inputs, *subscription.tables])
-        if len({counts[topic] for topic in subscription.inputs}) > 1:
-            found = ", ".join(f"{topic}: {counts[topic]}" for topic in subscription.inputs)
-            raise ConfigurationError(f"the input topics must have the same number of partitions ({found})")
-        return [(topic, partition) for topic in subscription.tables for partition in range(counts[topic])]
+        tables = [(topic, partition) for topic in subscription.tables for partition in range(counts[topic])]
+        read = partitions_of_inputs(subscription, counts)
+        return read if subscription.placed else sys.maxsize, tables
 
 
 def options_of(spec: TopicSpec) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ from streamfl.cli.check_state import (
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import (
     Configured,
+    TopicFinding,
     inspect_topics,
     namesake_problem,
     namesakes,
@@ -141,9 +142,23 @@ def _topics(configured: Configured, bus: Bus) -> list[Finding]:
         state = found.state
         detail = found.problem or (counted(state.partitions, "partition") if state else "")
         findings.append(Finding(f"topic {found.spec.name}", found.problem is None, detail, found.remedy))
+        if found.unused:
+            findings.append(_further_partitions(found))
         if found.spec.compacted and state is not None:
             findings += _tombstones(state)
     return findings
+
+
+def _further_partitions(found: TopicFinding) -> Finding:
+    """Partitions that somebody added to a topic of the federation alone."""
+    return Finding(
+        f"further partitions of {found.spec.name}",
+        True,
+        f"{counted(found.partitions or 0, 'partition')} of it {'is' if found.partitions == 1 else 'are'} "
+        "used. The others stay empty, and nothing is lost: members name the partition that they write to",
+        "nothing: Kafka removes no partitions. If a topic of yours is to have more, see docs/changing.md",
+        warns=True,
+    )
 
 
 def _tombstones(state: TopicState) -> Iterator[Finding]:

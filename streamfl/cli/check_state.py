@@ -228,8 +228,9 @@ def _judged(
                 return Finding(check, False, text, "put a copy of the topic back, or start over")
     if not begun:
         return Finding(check, True, f"none yet{limit}")
-    inputs = bus.describe([source.topic for source in channels.inputs.values()])
-    partitions = max((state.partitions for state in inputs.values()), default=0)
+    dealing = Dealing(channels, bus, settings.group)
+    dealing.join()
+    partitions = dealing.partitions
     # By text, because a value may be a table, which has no hash.
     taken_over: dict[str, None] = {}
     for partition in sorted(begun & records.keys()):

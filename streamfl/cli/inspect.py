@@ -179,7 +179,7 @@ def _restore(configured: Configured, bus: Bus, role: Role) -> Tasks:
     tasks = Tasks(role, channels, bus, subscription, state_settings, patience, time.monotonic, time.sleep)
     tasks.dealing.join()
     onlooker = _Onlooker(bus, settings.group)
-    for partition in range(bus.describe([inputs[0]])[inputs[0]].partitions):
+    for partition in range(tasks.dealing.partitions):
         tasks.open(onlooker, partition)
     return tasks
 

@@ -60,6 +60,13 @@ class TopicFinding:
         return self.state is None
 
     @property
+    def unused(self) -> int:
+        """How many further partitions it has than the role uses. They stay empty."""
+        if self.problem or self.state is None or self.partitions is None:
+            return 0
+        return self.state.partitions - self.partitions
+
+    @property
     def cleanup(self) -> str | None:
         """The topic's cleanup policy; None if there is no topic or it cannot be described."""
         return None if self.state is None or self.state.error or self.state.hidden else _cleanup(self.state)
@@ -155,9 +162,9 @@ def _judge(
         return "does not exist", f"streamfl topics {configured.path} --create"
     if state.error is not None:
         return state.error, "ask the cluster's administrator for the right"
-    changelogs = _unshared_changelogs(configured)
-    # Kafka removes no partitions. Those that a state topic has beyond its input's stay empty.
-    unused = spec.name in changelogs and partitions is not None and state.partitions > partitions
+    kept_empty = _unshared_changelogs(configured) | configured.kind.placed(configured.settings)
+    # Kafka removes no partitions. Those that such a topic has beyond the role's stay empty.
+    unused = spec.name in kept_empty and partitions is not None and state.partitions > partitions
     if partitions is not None and state.partitions != partitions and not unused:
         like = configured.kind.partitioned_like(configured.settings).get(spec.name)
         reason = f"as {like} has" if like else spec.reason

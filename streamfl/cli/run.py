@@ -18,12 +18,12 @@ from streamfl.contract.role import ConfigurationError
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
+from streamfl.runtime.co_partitions import strict_inputs
 from streamfl.runtime.dealing import added
 from streamfl.runtime.garbage import long_lived_set_aside
 from streamfl.runtime.health import Watchdog
 from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.identity_watch import IdentityWatch
-from streamfl.runtime.input_topics import of_users
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
 from streamfl.runtime.open_transactions import OpenTransactions
@@ -136,8 +136,8 @@ def _watch(
         settings.bus.connect_timeout_seconds,
         lag=worker.lag,
         transactions=OpenTransactions(bus, read, time.monotonic),
-        # Peers name the partition that they write to, so that further ones of their topics stay empty.
-        inputs=[topics[0], *(source.topic for source in channels.inputs.values() if of_users(source))],
+        inputs=strict_inputs(channels),
+        partitions=channels.partitions,
         grown=lambda topic, before, now: added(topic, before, now, channels, settings.group),
         changelogs=[*channels.changelogs.values()],
     )

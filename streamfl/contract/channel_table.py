@@ -41,6 +41,9 @@ class Channel:
     signed: everybody may read a message and act on it: where members have keys, the house signs each record
     for all.
     signed_within: as ``signed``, but the system signs its messages itself, and its decoder checks them.
+    placed: its writers name the partition of every message, which is the one of the message that they
+    answer, or one below ``partitions``. So partitions that somebody adds to the topic stay empty, and nobody
+    reads them.
     time_of: finds the time that a message's record gets in its headers, in seconds. None: the time of
     writing.
     partitions: how many, and ``reason`` why. None: any number.
@@ -69,6 +72,7 @@ class Channel:
     strict: Sequence[Decode] = ()
     signed: bool = False
     signed_within: bool = False
+    placed: bool = False
     time_of: Callable[[Headers], float | None] | None = None
     partitions: int | None = None
     reason: str = ""
@@ -195,6 +199,14 @@ class ChannelTable:
             lasting=tuple(name for name, row in written_here.items() if row.lasting),
             signed=tuple(name for name, row in written_here.items() if row.signed),
             dealt=next((row.dealt for row in self.rows if row.dealt is not None), None),
+            partitions=next(
+                (
+                    row.partitions
+                    for row in self.rows
+                    if row.partitions is not None and not row.whole and row.inputs_of(self.own)
+                ),
+                None,
+            ),
         )
 
     def topics(self, dead_letters: str) -> list[TopicSpec]:
@@ -207,6 +219,11 @@ class ChannelTable:
         """By topic, the name of another topic that has as many partitions."""
         first = {row.name: topics[0] for row in self.rows if (topics := row.topics_of(self.own))}
         return {topic: first[row.like] for row in self.rows if row.like for topic in row.topics_of(self.own)}
+
+    @property
+    def placed(self) -> set[str]:
+        """The member's topics whose writers name the partition of every message."""
+        return {topic for row in self.rows if row.placed for topic in row.topics_of(self.own)}
 
     @property
     def between_members(self) -> set[str]:
@@ -230,6 +247,7 @@ class ChannelTable:
             client=row.client,
             strict=row.strict,
             signed=row.signed_within,
+            placed=row.placed,
         )
 
     def _sender(self, row: Channel, writer: str) -> Sender:

@@ -62,6 +62,7 @@ class Input:
     client: gives the client in whose name the role speaks because of a message.
     signed: where members have keys, each record, or the message it is a part of, has a signature that the
     system itself checks.
+    placed: its writers name the partition of every message. So further partitions of the topic stay empty.
     strict: decoders that each refuse what the role accepts silently, such as unreadable values. `streamfl
     check` reports each of them that refuses all records.
     """
@@ -74,6 +75,7 @@ class Input:
     client: Callable[[Any], str] | None = None
     strict: Sequence[Decode] = ()
     signed: bool = False
+    placed: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Channels:
     federations restore them under other settings.
     dealt: to which client each part of the state belongs, so that it can move to more partitions.
     begins_anew: whether the state may be deleted while peers keep theirs.
+    partitions: how many partitions of its inputs the role reads; None: as many as the inputs have.
     """
 
     inputs: Mapping[str, Input]
@@ -134,6 +137,7 @@ class Channels:
     signed: Collection[str] = ()
     dealt: Dealt | None = None
     begins_anew: bool = True
+    partitions: int | None = None
 
     @property
     def sources(self) -> Mapping[str, Input]:

@@ -165,6 +165,7 @@ def _shared_channels(settings: DPFrankWolfeSettings) -> list[Channel]:
             decode=decode,
             claimed_sender=lambda message: message.sender,
             makes_room=True,
+            placed=True,
             caution=_EXACT if serving == "exact" else "",
         ),
         _of_one_table(
@@ -173,6 +174,7 @@ def _shared_channels(settings: DPFrankWolfeSettings) -> list[Channel]:
             to_each=True,
             decode=decode,
             makes_room=True,
+            placed=True,
         ),
         Channel(
             name="model", links={(SERVER, USER): f"{federation.name}.model"}, compacted=True, signed=True

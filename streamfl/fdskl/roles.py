@@ -90,6 +90,7 @@ def _table(settings: FdsklSettings) -> ChannelTable:
             claimed_sender=lambda message: message.sender,
             makes_room=True,
             like="samples",
+            placed=True,
             caution=_CAUTION.get(settings.aggregation.mask, ""),
         )
 
@@ -111,6 +112,7 @@ def _table(settings: FdsklSettings) -> ChannelTable:
             signed_within=True,
             makes_room=True,
             like="samples",
+            placed=True,
             caution=_CAUTION.get(settings.aggregation.mask, ""),
         )
         rows.append(turns)

@@ -309,7 +309,7 @@ def _server_table(settings: PofmklSettings) -> ChannelTable:
 
 def _shared_channels(settings: PofmklSettings) -> list[Channel]:
     name, reason = settings.federation.name, "as federation.shards says"
-    one = partial(Channel, partitions=settings.federation.shards, reason=reason)
+    one = partial(Channel, partitions=settings.federation.shards, reason=reason, placed=True)
     return [
         one(
             name="updates",

@@ -144,7 +144,9 @@ def _table(settings: QuasiNewtonSettings) -> ChannelTable:
     federation, decode = settings.federation, decoded_in_fragments(codec(settings.message_bytes).read)
     own = COORDINATOR if settings.role.kind == COORDINATOR else settings.required_party()
     one = partial(Channel, partitions=1, reason=_ONE_TABLE)
-    between = partial(one, decode=decode, claimed_sender=lambda message: message.sender, makes_room=True)
+    between = partial(
+        one, decode=decode, claimed_sender=lambda message: message.sender, makes_room=True, placed=True
+    )
     guest, parties, name = federation.guest_party, federation.parties, federation.name
 
     def from_hosts(name: str) -> Channel:

@@ -76,6 +76,10 @@ class RoleKind(Generic[Settings]):
         """By topic, the name of another topic that has as many partitions."""
         return self.channel_table(settings).partitioned_like
 
+    def placed(self, settings: Settings) -> set[str]:
+        """The topics whose writers name the partition of every message."""
+        return self.channel_table(settings).placed
+
     def may_begin_anew(self, settings: Settings) -> bool:
         """Whether the role may be reset under these settings."""
         return self.begins_anew if isinstance(self.begins_anew, bool) else self.begins_anew(settings)

@@ -144,6 +144,10 @@ class Subscription:
     ``auto_offset_reset`` says where a group without offsets begins. If records are gone before they were
     read, "error" raises ConfigurationError; otherwise reading goes on at the first record that is left, and
     :class:`Moved` reports it.
+
+    placed: inputs that may have more partitions than the role reads: nobody writes to these.
+    partitions: how many partitions of each input are read; None: as many as inputs have that are not
+    ``placed``, or as all have.
     """
 
     group: str
@@ -152,6 +156,8 @@ class Subscription:
     guarantee: Guarantee = "exactly_once"
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
     transactional_id: str = ""
+    placed: frozenset[str] = frozenset()
+    partitions: int | None = None
 
     def check(self, moved: Moved) -> None:
         """ConfigurationError if the group must not go on behind records that are gone."""

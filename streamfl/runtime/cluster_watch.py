@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from streamfl.contract.channels import Channels
 from streamfl.runtime.bus import HOW_TO_CREATE, Bus, BusUnavailable
@@ -38,8 +38,7 @@ class ClusterWatch:
     has no partitions and all brokers are dead.
 
     bus: the cluster.
-    topics: all topics that the worker uses. The first is an input; all inputs have the same number of
-    partitions.
+    topics: all topics that the worker uses. The first is an input.
     group: the worker's consumer group.
     health: where trouble is noted.
     on_unusable: called once, with a text for the operator, when a topic is missing for too long, was deleted
@@ -50,7 +49,8 @@ class ClusterWatch:
     lag: is updated at each look; None: no lag is measured.
     transactions: looks for open transactions that hold back the worker's inputs; None: they are not looked
     for.
-    inputs: those of the topics whose further partitions would be missed; none: the first of them.
+    inputs: those of the topics whose further partitions would be missed; None: the first of them.
+    partitions: how many are read of each input; None: as many as the first of ``inputs`` has.
     grown: makes the operator's text when one of these gets more partitions, from its name and both numbers.
     changelogs: those of the topics whose records only compaction may delete.
     """
@@ -66,11 +66,12 @@ class ClusterWatch:
         clock: Callable[[], float] = time.monotonic,
         lag: Lag | None = None,
         transactions: OpenTransactions | None = None,
-        inputs: Collection[str] = (),
+        inputs: Sequence[str] | None = None,
         grown: Callable[
             [str, int, int], str
         ] = "topic {!r} had {} partitions when this worker started, and has {}".format,
         changelogs: Collection[str] = (),
+        partitions: int | None = None,
     ) -> None:
         self._bus = bus
         self._topics = list(topics)
@@ -83,7 +84,8 @@ class ClusterWatch:
         self._transactions = transactions
         self._grown = grown
         self._changelogs = changelogs
-        self._inputs = inputs or self._topics[:1]
+        self._inputs = self._topics[:1] if inputs is None else inputs
+        self._read = partitions
         self._partitions: dict[str, int] = {}
         self._identities: dict[str, str] = {}
         self._missing_since: float | None = None
@@ -148,12 +150,14 @@ class ClusterWatch:
             before = self._partitions[name] = self._partitions.get(name) or now
             if now > before:
                 return self._lose(self._grown(name, before, now))
-        partitions = states[self._topics[0]].partitions
+        partitions = states[self._inputs[0]].partitions if self._read is None else self._read
         members = self._bus.members(self._group) if self._health.without_partitions else 0
         told = (
             f"its group has {members} workers for {partitions} partitions, and other workers have all of them"
         )
-        self._health.standby = told if members > partitions else None
+        # librdkafka's group shares out the first input. A member may have got further partitions of it alone.
+        further = members > 1 and states[self._topics[0]].partitions > partitions
+        self._health.standby = told if members > partitions or further else None
         if self._lag is not None:
             self._lag.look()
         if self._transactions is not None:

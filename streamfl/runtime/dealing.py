@@ -17,6 +17,7 @@ from streamfl.contract.role import ConfigurationError, Headers, Record
 from streamfl.roles.fragment_encoding import Fragment
 from streamfl.runtime import assignment
 from streamfl.runtime.bus import Bus, Session
+from streamfl.runtime.co_partitions import strict_inputs
 from streamfl.runtime.remembered_settings import is_settings, stream_option
 
 __all__ = ["Dealing", "added", "dealt_over", "next_multiple", "partitioner_in", "partitioners"]
@@ -63,7 +64,7 @@ def next_multiple(before: int, now: int) -> int:
 class Dealing:
     """Compares the number of partitions of a worker's inputs with the number that its state was made for.
 
-    partitions: the number of each input's partitions when the worker joined the group; 0 before that.
+    partitions: how many of each input were read when the worker joined the group; 0 before that.
     partitioner: the name of the partitioner by which records are sent on to the partition of their client's
     state; empty: records already come there.
     """
@@ -72,7 +73,10 @@ class Dealing:
         self._channels = channels
         self._bus = bus
         self._group = group
-        self._input = next((source.topic for source in channels.inputs.values()), "")
+        # Of other inputs the role may read fewer partitions than there are.
+        inputs = [*strict_inputs(channels), *(source.topic for source in channels.inputs.values())]
+        self._input = next(iter(inputs), "")
+        self._fixed = None if strict_inputs(channels) else channels.partitions
         self._known = False
         self.partitions = 0
         self.partitioner = ""
@@ -80,7 +84,8 @@ class Dealing:
     def join(self) -> None:
         """Ask the cluster for the number of partitions."""
         states = self._bus.describe([self._input]) if self._input else {}
-        self.partitions = states[self._input].partitions if self._input in states else 0
+        present = states[self._input].partitions if self._input in states else 0
+        self.partitions = present if self._fixed is None else min(present, self._fixed)
         self._known = False
 
     def headers(self) -> Headers:

@@ -63,7 +63,6 @@ class Inputs:
         self._tasks = tasks
         self._dead_letter_topic = dead_letter_topic
         self._monotonic = monotonic
-        self._partition_counts: dict[str, int] = {}
         # Places whose next record cannot be read yet, and when to try again.
         self._held: dict[TopicPartition, float] = {}
         self._awaited = ""
@@ -78,7 +77,6 @@ class Inputs:
         """Ask for the topics and their numbers of partitions: a record's partition may have to be the one of
         the name in it."""
         states = self._bus.describe(self._sources)
-        self._partition_counts = {name: state.partitions for name, state in states.items()}
         self._tasks.topics.are({name: state.identity for name, state in states.items()})
         self._tasks.dealing.join()
 
@@ -234,7 +232,7 @@ class Inputs:
         if isinstance(message, Fragment):
             raise BadRecord("malformed", "messages on this input are never sent in parts")
         name = keyed_by(message)
-        expected = self._bus.partition_of(name.encode(), self._partition_counts[record.topic])
+        expected = self._bus.partition_of(name.encode(), self._tasks.dealing.partitions)
         if record.partition != expected:
             raise BadRecord(
                 "partition",

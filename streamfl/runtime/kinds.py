@@ -15,6 +15,7 @@ from streamfl.contract.system import find_system, installed_systems, load
 from streamfl.identity import load_identity, sealed_channels
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
+from streamfl.runtime.co_partitions import placed_inputs
 from streamfl.runtime.metrics import Metrics
 from streamfl.runtime.pool import Pool
 from streamfl.runtime.repair import Repair
@@ -114,19 +115,11 @@ def _build(
     kind = own or find_kind(settings.role.kind)
     role = kind.build(settings)
     channels = build_channels(settings) if own is None else own.channels(settings)
-    subscription = Subscription(
-        group=settings.group,
-        inputs=tuple(source.topic for source in channels.inputs.values()),
-        tables=tuple(table.topic for table in channels.tables.values()),
-        guarantee=settings.bus.processing_guarantee,
-        auto_offset_reset=settings.bus.auto_offset_reset,
-        transactional_id=new_transactional_id(settings.group),
-    )
     return worker(
         role,
         channels,
         bus,
-        subscription,
+        subscription_of(settings, channels),
         settings.dead_letters,
         commit_interval=settings.bus.commit_interval_ms / 1000,
         max_records=settings.bus.max_poll_records,
@@ -136,6 +129,20 @@ def _build(
         state_settings=kind.state_settings(settings),
         metrics=_metrics(settings, kind),
         **given,
+    )
+
+
+def subscription_of(settings: RoleSettings, channels: Channels) -> Subscription:
+    """What a worker with these settings and channels joins."""
+    return Subscription(
+        group=settings.group,
+        inputs=tuple(source.topic for source in channels.inputs.values()),
+        tables=tuple(table.topic for table in channels.tables.values()),
+        guarantee=settings.bus.processing_guarantee,
+        auto_offset_reset=settings.bus.auto_offset_reset,
+        transactional_id=new_transactional_id(settings.group),
+        placed=placed_inputs(channels),
+        partitions=channels.partitions,
     )
 
 

@@ -27,8 +27,9 @@ from streamfl.runtime.bus import (
     TopicPartition,
     TopicState,
 )
+from streamfl.runtime.co_partitions import partitions_of_inputs
 from streamfl.runtime.memory_log import MemoryTopic, PartitionLog
-from streamfl.runtime.own_session import OwnSession, partitions_of_inputs
+from streamfl.runtime.own_session import OwnSession
 
 __all__ = ["MemoryBus", "MemorySession", "connect"]
 
@@ -108,7 +109,7 @@ class MemoryBus:
             for name in (*subscription.inputs, *subscription.tables):
                 self._topic(name)
             partitions = partitions_of_inputs(
-                {name: len(self._topic(name).partitions) for name in subscription.inputs}
+                subscription, {name: len(self._topic(name).partitions) for name in subscription.inputs}
             )
             group = self._groups.setdefault(subscription.group, _Group(partitions))
             session = self.session_type(self, group, subscription)

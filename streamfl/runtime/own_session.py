@@ -3,21 +3,12 @@ file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Subscription, TopicPartition
 
-__all__ = ["OwnSession", "partitions_of_inputs"]
-
-
-def partitions_of_inputs(counts: Mapping[str, int]) -> int:
-    """The partitions of each input; ConfigurationError if inputs differ. counts: by topic."""
-    if len(set(counts.values())) > 1:
-        raise ConfigurationError(
-            f"the inputs of a role need the same number of partitions, but have {counts}"
-        )
-    return next(iter(counts.values()), 0)
+__all__ = ["OwnSession"]
 
 
 class OwnSession:

@@ -185,8 +185,8 @@ class Repair(Worker):
 
     def _hold_all(self, session: Session) -> None:
         """Wait until this member has every partition."""
-        topic = next(iter(self._inputs))
-        wanted = set(range(self._bus.describe([topic])[topic].partitions))
+        self._tasks.dealing.join()
+        wanted = set(range(self._tasks.dealing.partitions))
         session.pause([(name, partition) for name in self._inputs for partition in wanted])
         deadline = self._monotonic() + self._restore_seconds
         while True:

@@ -203,6 +203,7 @@ def _between(settings: VaflSettings, like: str) -> list[Channel]:
             from_each=True,
             decode=EMBEDDING.read,
             like=like,
+            placed=True,
         ),
         Channel(
             name="gradients",
@@ -211,6 +212,7 @@ def _between(settings: VaflSettings, like: str) -> list[Channel]:
             decode=REPLY.read,
             makes_room=True,
             like=like,
+            placed=True,
         ),
     ]
 

@@ -10,7 +10,7 @@ from streamfl.rekeying.kind import rekey_kind
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.kinds import find_kind
 
-__all__ = ["TopicRow", "rows_of_the_code"]
+__all__ = ["TopicRow", "roles_of_the_code", "rows_of_the_code"]
 
 PARTIES = ("ann", "bob", "eve")
 SAMPLES, LABELS, RAW = "own-samples", "own-labels", "own-raw"
@@ -36,7 +36,7 @@ class TopicRow:
 def rows_of_the_code() -> dict[tuple[str, str], TopicRow]:
     """The rows, by system and topic."""
     found: dict[tuple[str, str], TopicRow] = {}
-    for system, kind, settings in _roles():
+    for system, kind, settings in roles_of_the_code():
         users = {spec.name for spec in kind.topics(settings) if spec.users}
         channels = kind.channels(settings)
 
@@ -68,7 +68,7 @@ def _named(topic: str) -> str:
     return WHOLE.get(topic) or ".".join(NAMES.get(part, part) for part in topic.split("."))
 
 
-def _roles() -> Iterator[tuple[str, RoleKind[Any], Any]]:
+def roles_of_the_code() -> Iterator[tuple[str, RoleKind[Any], Any]]:
     for system, contents in SETTINGS.items():
         for content in contents:
             kind = find_kind(content["role"]["kind"])

@@ -72,6 +72,32 @@ def test_partitions_that_any_input_of_a_user_gets_end_the_worker(clock: Clock) -
     assert lost == ["topic 'labels' had 2 partitions when this worker started, and has 4"]
 
 
+def test_partitions_that_a_topic_between_members_gets_end_nobody(clock: Clock) -> None:
+    """Protects a server that only members write to: further partitions of its first input stay empty. A
+    worker that librdkafka's group gave these alone waits for its turn, and nothing is wrong with it."""
+    bus = MemoryBus()
+    bus.create([TopicSpec("updates", 2, compacted=False)])
+    health, lost = Health(clock=clock), list[str]()
+    watching = ClusterWatch(
+        bus, ["updates"], "counters", health, lost.append, clock=clock, inputs=[], partitions=2
+    )
+    assert watching.look()
+    del bus._topics["updates"]
+    bus.create([TopicSpec("updates", 4, compacted=False)])
+    watching._identities.clear()
+    sessions = [
+        bus.session(Subscription("counters", ("updates",), placed=frozenset({"updates"}), partitions=2))
+        for _ in range(2)
+    ]
+    health.note("partitions", "none")
+    assert watching.look()
+    assert lost == []
+    assert health.standby is not None
+    assert "2 workers for 2 partitions" in health.standby
+    for session in sessions:
+        session.close()
+
+
 def test_a_changelog_that_loses_records_is_red(clock: Clock) -> None:
     """Protects state whose topic an operator changed while the worker ran: it was ready while the cluster
     deleted its state, and the next start refused to begin."""

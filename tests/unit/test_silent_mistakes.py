@@ -850,6 +850,7 @@ def test_a_state_topic_with_partitions_that_nothing_uses_goes_on(tmp_path: Path,
     wide.create()
     wide.run()
     assert wide.check() == (0, {})
+    assert "3 partitions of it are used" in wide.details["further partitions of plant.pofmkl-client.state"]
     assert {record.partition for record in wide.state()} <= {0, 1, 2}
     wide.start()
     wide.stop()

@@ -29,11 +29,15 @@ MORE = b"more"
 
 
 class CoPartitionAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
-    """One member's assignor; the leader's assigns for all. ``ask_again`` has the member join once more."""
+    """One member's assignor; the leader's assigns for all. ``ask_again`` has the member join once more.
+
+    partitions: how many of each input are assigned at most. Topics between members may have further ones.
+    """
 
     name = "streamfl-co-partitions"
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
         self.ask_again: Callable[[], None] = lambda: None
         self._owned: list[KafkaPartition] = []
         self._generation = -1
@@ -78,7 +82,7 @@ class CoPartitionAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         known = 1 + max((number for _, owned in claims.values() for number in owned), default=-1)
         names = {topic for own in topics.values() for topic in own}
         counts = {topic: len(cluster.partitions_for_topic(topic) or range(known)) for topic in names}
-        numbers = set(range(max(counts.values(), default=0)))
+        numbers = set(range(min(self._partitions, max(counts.values(), default=0))))
         dealt = deal(numbers, claims)
         user_data = MORE if numbers - set().union(*dealt.values()) else b""
         assignments = {}

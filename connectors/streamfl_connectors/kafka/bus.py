@@ -90,11 +90,13 @@ class KafkaBus(ClusterBus):
 
     def session(self, subscription: Subscription) -> KafkaSession[KafkaMembership]:
         """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
-        tables = self.topics.tables(subscription)
+        most, tables = self.topics.of(subscription)
         name = transactional_id(subscription)
         with translated("joining the group", subscription.group), ExitStack() as made:
             commits = made.enter_context(closing(KafkaCommits(self.cluster, self.topics, name)))
-            member = KafkaMembership(self.cluster, self.logs, subscription) if subscription.inputs else None
+            member = (
+                KafkaMembership(self.cluster, self.logs, subscription, most) if subscription.inputs else None
+            )
             made.pop_all()
         return KafkaSession(
             self.logs,

@@ -33,10 +33,14 @@ class KafkaMembership(GroupMember):
     """The group's consumer, its assigned partitions, and its positions in them.
 
     logs: asked whether a partition has records although none come.
+    partitions: how many of each input are read at most. A leader of an older release may assign further ones.
     """
 
-    def __init__(self, cluster: KafkaCluster, logs: Logs, subscription: Subscription) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, logs: Logs, subscription: Subscription, partitions: int
+    ) -> None:
         super().__init__(logs, cluster.transaction_timeout)
+        self._partitions = partitions
         self._subscription = subscription
         # Reading goes on during a join only if the cluster fences the commit.
         self._reads_on = subscription.guarantee == "exactly_once"
@@ -51,7 +55,7 @@ class KafkaMembership(GroupMember):
         self._gone: dict[TopicPartition, int] = {}
         self._alone_since: float | None = None
         self._fetches = PendingFetches(cluster.connect_timeout)
-        self._assignor = CoPartitionAssignor()
+        self._assignor = CoPartitionAssignor(partitions)
         self.consumer = cluster.make(
             KafkaConsumer,
             CONSUMER_DEFAULTS,
@@ -141,7 +145,7 @@ class KafkaMembership(GroupMember):
         has."""
         polled.revoked = sorted(self.reported)
         self.reported.clear()
-        self._opening = {partition.partition for partition in self.consumer.assignment()}
+        self._opening = self._numbers()
         self._apply_pauses()
 
     def commit(self, positions: Mapping[TopicPartition, int], timeout: float) -> None:
@@ -294,13 +298,17 @@ class KafkaMembership(GroupMember):
 
     def _report_changes(self, polled: Polled) -> None:
         """Report assigned and revoked partitions to the caller, and forget what is known of them."""
-        owned = {partition.partition for partition in self.consumer.assignment()}
+        owned = self._numbers()
         gone, added = self._report(owned, polled)
         self._expelled = False
         if gone or added:
             self._opening = (self._opening & owned) | added
             self._sought = {place for place in self._sought if place[1] not in added | gone}
             self._apply_pauses()
+
+    def _numbers(self) -> set[int]:
+        """The numbers of the partitions that the member has and reads."""
+        return {one.partition for one in self.consumer.assignment() if one.partition < self._partitions}
 
     def _watch_coordinator(self, alive: bool) -> None:
         """BusUnavailable if the group's coordinator has been away for too long: without it polls return
@@ -344,7 +352,9 @@ class KafkaMembership(GroupMember):
         wanted = {
             partition
             for partition in owned
-            if partition.partition in self._opening or (partition.topic, partition.partition) in self._paused
+            if partition.partition in self._opening
+            or partition.partition >= self._partitions
+            or (partition.topic, partition.partition) in self._paused
         }
         paused = self.consumer.paused()
         if wanted - paused:

@@ -71,14 +71,16 @@ class LibrdkafkaBus(ClusterBus):
 
     def session(self, subscription: Subscription) -> KafkaSession[LibrdkafkaMembership]:
         """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
-        tables = self.topics.tables(subscription)
+        most, tables = self.topics.of(subscription)
         name = transactional_id(subscription)
         with ExitStack() as made:
             commits = made.enter_context(
                 closing(LibrdkafkaCommits(self.cluster, self.topics, name, subscription.group))
             )
             member = (
-                LibrdkafkaMembership(self.cluster, self.logs, subscription) if subscription.inputs else None
+                LibrdkafkaMembership(self.cluster, self.logs, subscription, most)
+                if subscription.inputs
+                else None
             )
             made.pop_all()
         return KafkaSession(

@@ -46,10 +46,18 @@ class LibrdkafkaMembership(GroupMember):
     """The group's consumer, its assigned partitions, and its positions in them.
 
     logs: asked where partitions begin and end, and whether a partition has records although none come.
+    partitions: how many of each input are read at most. The group may assign further ones.
     """
 
-    def __init__(self, cluster: LibrdkafkaCluster, logs: LibrdkafkaLogs, subscription: Subscription) -> None:
+    def __init__(
+        self,
+        cluster: LibrdkafkaCluster,
+        logs: LibrdkafkaLogs,
+        subscription: Subscription,
+        partitions: int,
+    ) -> None:
         super().__init__(logs, cluster.transaction_timeout)
+        self._partitions = partitions
         self._subscription = subscription
         self._cluster = cluster
         self._logs = logs
@@ -221,7 +229,7 @@ class LibrdkafkaMembership(GroupMember):
         return group if _vouches(group, self.consumer.memberid()) else None
 
     def _on_assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._owned |= {partition.partition for partition in partitions}
+        self._owned |= {one.partition for one in partitions if one.partition < self._partitions}
         # Accepted, but not read yet: the caller restores and seeks first.
         consumer.incremental_assign([])
 

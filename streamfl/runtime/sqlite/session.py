@@ -17,7 +17,8 @@ from streamfl.runtime.bus import (
     Subscription,
     TopicPartition,
 )
-from streamfl.runtime.own_session import OwnSession, partitions_of_inputs
+from streamfl.runtime.co_partitions import partitions_of_inputs
+from streamfl.runtime.own_session import OwnSession
 from streamfl.runtime.sqlite.file import Database
 from streamfl.runtime.sqlite.membership import SqliteMembership
 from streamfl.runtime.sqlite.store import Store
@@ -54,7 +55,7 @@ class SqliteSession(OwnSession):
         self._monotonic = monotonic
         self._topics = {name: store.topic(name) for name in (*subscription.inputs, *subscription.tables)}
         partitions = partitions_of_inputs(
-            {name: self._topics[name].partitions for name in subscription.inputs}
+            subscription, {name: self._topics[name].partitions for name in subscription.inputs}
         )
         self._last_lag: dict[TopicPartition, int] = {}
         self._database = open()
