@@ -80,7 +80,7 @@ class AggregationSection(Section):
     mask: Annotated[Literal["one-time", "paper", "none"], SHARED] = "one-time"
     """How the parts of a sum are hidden. `one-time`: by numbers that cancel in the sum and are never used
     twice. `paper` and `none` are for study."""
-    study: Annotated[bool, CHANGEABLE] = False
+    study: Annotated[bool, CHANGEABLE, SHARED] = False
     """Whether the masks `paper` and `none` are allowed on a bus other than memory. The page of this system
     says what they show."""
     frequencies: Annotated[Literal["private", "shared"], SHARED] = "private"

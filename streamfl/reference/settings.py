@@ -94,7 +94,7 @@ def section_text(heading: str, section: type[BaseModel], shared: Collection[tupl
     for key, field in section.model_fields.items():
         changeable = [CHANGEABLE_TEXT] if any(isinstance(one, Changeable) for one in field.metadata) else []
         alike = [SHARED_TEXT] if (name, field.alias or key) in shared else []
-        meaning = " ".join([*(field.description or "").split(), *changeable, *alike])
+        meaning = " ".join([*(field.description or "").split(), *alike, *changeable])
         rows.append(
             (
                 f"`{name}.{field.alias or key}`",

@@ -20,7 +20,7 @@ class EncryptionSection(Section):
 
     precision: Annotated[Literal["paillier", "plain"], SHARED] = "paillier"
     """The encryption scheme. `plain`: the same messages without encryption, for study and for tables."""
-    study: Annotated[bool, CHANGEABLE] = False
+    study: Annotated[bool, CHANGEABLE, SHARED] = False
     """Whether `plain`, and keys of fewer than 2048 bits, are allowed on a bus other than memory."""
     key_bits: Annotated[int, CHANGEABLE, SHARED] = Field(
         default=2048, ge=SMALLEST_BITS, le=LARGEST_BITS, multiple_of=STEP_BITS
