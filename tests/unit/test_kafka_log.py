@@ -6,8 +6,9 @@ from __future__ import annotations
 import logging
 
 import pytest
+from streamfl_connectors.kafka import failures
 from streamfl_connectors.kafka.failures import quieten
-from streamfl_connectors.outage_log import ONE_LINE
+from streamfl_connectors.outage_log import OneLine
 
 HARMLESS = [
     (
@@ -42,7 +43,7 @@ GRAVE = [
 @pytest.fixture(autouse=True)
 def _nothing_logged_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests had logged within a minute would count as the same outage."""
-    monkeypatch.setattr(ONE_LINE, "_windows", {})
+    monkeypatch.setattr(failures, "ONE_LINE", OneLine())
 
 
 def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> None:

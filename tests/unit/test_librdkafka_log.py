@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 from streamfl_connectors.librdkafka.log import LOG, EndTxnAnswers
-from streamfl_connectors.outage_log import ONE_LINE
+from streamfl_connectors.outage_log import ONE_LINE, OneLine
 
 HARMLESS = [
     "GETPID [rdkafka#producer-6] [thrd:main]: Failed to acquire idempotence PID from broker NAME/1: "
@@ -22,9 +23,14 @@ GRAVE = [
 
 
 @pytest.fixture(autouse=True)
-def _nothing_logged_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_logged_before() -> Iterator[None]:
     """What other tests had logged within a minute would count as the same outage."""
-    monkeypatch.setattr(ONE_LINE, "_windows", {})
+    own = OneLine()
+    LOG.removeFilter(ONE_LINE)
+    LOG.addFilter(own)
+    yield
+    LOG.removeFilter(own)
+    LOG.addFilter(ONE_LINE)
 
 
 def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> None:
