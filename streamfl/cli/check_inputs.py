@@ -29,7 +29,6 @@ from streamfl.records.labels import Label
 from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.runtime.bus import Bus, TopicState, Unreadable
-from streamfl.runtime.input_topics import of_users
 from streamfl.terminal.printable import utc_time
 from streamfl.terminal.words import counted
 
@@ -135,7 +134,7 @@ def _decoded(
     detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
     check = f"records of {source.topic}"
     # Of a user's topic several wrong records may be a part of it that is always lost.
-    if not wrong or awaited or (of_users(source) and len(wrong) > 1):
+    if not wrong or awaited or (source.sender is None and not source.signed and len(wrong) > 1):
         return Finding(check, not (wrong or awaited), detail, remedy if wrong or awaited else "")
     # What counts is how the topic is written now.
     latest = max(record.timestamp for record, _ in wrong)

@@ -19,7 +19,7 @@ from streamfl.records.paths import path_of
 from streamfl.records.sample_fields import WORDS_REMEDY
 from streamfl.records.schema_inference import InferredField, field_values, infer_fields, numbers_among
 from streamfl.records.shared_names import names_in
-from streamfl.terminal.words import counted
+from streamfl.terminal.words import counted, first_of
 
 __all__ = [
     "ask_for_label",
@@ -299,7 +299,7 @@ def _labels(seen: RecordSample, besides: Collection[str] = ()) -> str:
         if (guess.keys or {}).get("as", "number") in ("number", "boolean")
         and numbers_among(values[guess.path])
     ]
-    return f"fields with numbers are {_listed(numbers)}"
+    return f"fields with numbers are {first_of(numbers, CHOICES) or 'none'}"
 
 
 def _names(seen: RecordSample) -> str:
@@ -310,12 +310,8 @@ def _names(seen: RecordSample) -> str:
         if values and all(isinstance(value, (str, int)) and not isinstance(value, bool) for value in values)
     }
     few = sorted(named, key=lambda path: named[path])
-    return "fields that could name it are " + _listed([f"{path} ({named[path]} different)" for path in few])
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - CHOICES} more" if len(names) > CHOICES else ""
-    return (", ".join(names[:CHOICES]) or "none") + more
+    told = first_of([f"{path} ({named[path]} different)" for path in few], CHOICES)
+    return f"fields that could name it are {told or 'none'}"
 
 
 def _strings(contents: Sequence[dict[str, Any]], field: str, columns: Collection[str] | None) -> list[str]:

@@ -3,11 +3,9 @@ the mark."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel
 
-__all__ = ["SHARED", "is_shared", "shared_keys"]
+__all__ = ["SHARED", "shared_keys"]
 
 
 class _Shared:
@@ -15,11 +13,6 @@ class _Shared:
 
 
 SHARED = _Shared()
-
-
-def is_shared(metadata: list[Any]) -> bool:
-    """Whether a field with this metadata has the mark."""
-    return SHARED in metadata
 
 
 def shared_keys(settings: type[BaseModel]) -> set[tuple[str, str]]:
@@ -32,5 +25,5 @@ def shared_keys(settings: type[BaseModel]) -> set[tuple[str, str]]:
         for name, section in settings.model_fields.items()
         if isinstance(section.annotation, type) and issubclass(section.annotation, BaseModel)
         for key_name, key in section.annotation.model_fields.items()
-        if is_shared(section.metadata) or is_shared(key.metadata)
+        if SHARED in (*section.metadata, *key.metadata)
     }

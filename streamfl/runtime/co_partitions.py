@@ -13,7 +13,7 @@ __all__ = ["partitions_of_inputs", "placed_inputs", "strict_inputs"]
 
 def strict_inputs(channels: Channels) -> list[str]:
     """The topics of the inputs that must have as many partitions as the role reads: in a further one there
-    could be records that nobody reads. None: that number is fixed, and members write every input.
+    could be records that nobody reads. Empty: that number is fixed, and members write every input.
     """
     strict = [source.topic for source in channels.inputs.values() if not source.placed]
     if strict or channels.partitions is not None:

@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
-from streamfl.contract.channels import Input
 from streamfl.runtime.bus import Moved, TopicPartition
 
-__all__ = ["InputTopics", "Unread", "is_fact", "of_users", "unread_of"]
+__all__ = ["InputTopics", "Unread", "is_fact", "unread_of"]
 
 # Prefixes that make a fact's name from a topic's. A fact is remembered like a position: a number, under this
 # name in place of a topic's. So releases that do not know a fact skip it. No topic's name begins with a zero
@@ -134,8 +133,3 @@ class InputTopics:
 def _fingerprint(identity: str) -> int:
     """A hash of 63 bits, which fits where a position is stored."""
     return int.from_bytes(blake2b(identity.encode(), digest_size=8).digest(), "big") >> 1
-
-
-def of_users(source: Input) -> bool:
-    """Whether users' own programs write an input's topic, and not peers."""
-    return source.sender is None and not source.signed

@@ -1,8 +1,10 @@
-"""Numbers in sentences."""
+"""Numbers and lists in sentences."""
 
 from __future__ import annotations
 
-__all__ = ["counted"]
+from collections.abc import Sequence
+
+__all__ = ["counted", "first_of"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -12,3 +14,13 @@ def counted(number: int, noun: str) -> str:
     ('1 partition', '3 partitions')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first ``most`` names, and how many more there are.
+
+    >>> first_of(["a", "b", "c"], 2), first_of(["a"], 2)
+    ('a, b and 1 more', 'a')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -145,8 +145,9 @@ class PartyFit:
         does not answer.
 
         own: x of the party's columns.
-        others: from :meth:`Iterate.others`. Raises ValueError for an iterate that no server could have
-        reached, and for more choices than the plan has.
+        others: from :meth:`Iterate.others`.
+        Raises ValueError for an iterate that no server could have reached, and for more choices than the plan
+        has.
         """
         radius = sum(block.radius for block in self._blocks.values())
         if not (

@@ -306,12 +306,13 @@ def _bounds(settings: DPFrankWolfeSettings, party: str) -> tuple[Bounds, Bounds]
 def clipped_shares(settings: DPFrankWolfeSettings, table: VerticalTable) -> tuple[list[Floats], float]:
     """The share of rows that are beyond the bounds, and so clipped: by party, (columns,), and of the
     label."""
-    shares, label_share = [], 0.0
-    for party, own in zip(settings.federation.parties, table.inputs, strict=True):
-        bounds, label_bounds = _bounds(settings, party)
-        shares.append(np.asarray(np.mean(np.abs(own - bounds.centre) > bounds.bound, axis=0)))
-        label_share = float(np.mean(np.abs(table.labels - label_bounds.centre) > label_bounds.bound))
-    return shares, label_share
+    bounds = [_bounds(settings, party) for party in settings.federation.parties]
+    shares = [
+        np.asarray(np.mean(np.abs(own - of_columns.centre) > of_columns.bound, axis=0))
+        for own, (of_columns, _) in zip(table.inputs, bounds, strict=True)
+    ]
+    of_label = bounds[0][1]
+    return shares, float(np.mean(np.abs(table.labels - of_label.centre) > of_label.bound))
 
 
 def _most_numbers(public: Public) -> int:

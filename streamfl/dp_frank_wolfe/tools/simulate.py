@@ -19,6 +19,7 @@ from streamfl.simulation.vertical.command import report, say_dropped
 from streamfl.simulation.vertical.table import DealtTable, checked_options, deal_table
 from streamfl.terminal.console import say
 from streamfl.terminal.progress import progress
+from streamfl.terminal.words import first_of
 
 __all__ = ["fit_rows", "simulate"]
 
@@ -97,14 +98,12 @@ def _say_clipped(settings: DPFrankWolfeSettings, dealt: DealtTable, label: str) 
         for names, of_party in zip(dealt.columns, shares, strict=True)
         for name, share in zip(names, of_party.tolist(), strict=True)
     } | {label: label_share}
-    cut = {name: share for name, share in found.items() if share > MUCH}
+    cut = [f"{name} ({share:.0%})" for name, share in found.items() if share > MUCH]
     if cut:
-        named = ", ".join(f"{name} ({share:.0%})" for name, share in list(cut.items())[:NAMED])
-        more = f" and {len(cut) - NAMED} more" if len(cut) > NAMED else ""
         say(
             "values beyond bounds.centre +- bounds.bound are clipped, and here these are many: "
-            f"{named}{more}. "
-            "Give bounds that your columns and labels keep, or simulate with a party's file"
+            f"{first_of(cut, NAMED)}. Give bounds that your columns and labels keep, or simulate with a "
+            "party's file"
         )
 
 

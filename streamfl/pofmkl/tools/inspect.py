@@ -18,6 +18,7 @@ from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.tools.kernel_names import kernel_names
 from streamfl.simulation.error_words import in_words
 from streamfl.simulation.system_tools import Report
+from streamfl.terminal.words import first_of
 
 __all__ = ["client_report", "server_report"]
 
@@ -117,7 +118,7 @@ def server_report(role: PofmklServer, settings: PofmklSettings, client: str | No
         )
         shown = ", ".join(f"{kernel}: {length:.3g}" for kernel, length in largest[:NAMED])
         numbers = (number, shard.model_version, shard.updates, len(shard.members), shard.waiting)
-        rows.append((*map(str, numbers), _some(sorted(silent & shard.members)), shown))
+        rows.append((*map(str, numbers), first_of(sorted(silent & shard.members), NAMED), shown))
     if client is not None and not rows:
         raise ConfigurationError(f"--client {client!r}: the server does not know it")
     columns = ("shard", "version", "updates", "clients", "in open round", "silent", "largest kernels")
@@ -137,11 +138,6 @@ def _named(names: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
 
 def _local(settings: PofmklSettings) -> list[str]:
     return [*(name for name in LOCAL_EXPERTS if name in settings.experts.local), *settings.experts.river]
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _missing(client: ClientSnapshot) -> str:

@@ -109,8 +109,8 @@ def run_vertical(
     uploads, after it has taken the gradients of earlier ones; left out: batch_size, together with these
     gradients.
     network_delay, coordinator_delay: see :class:`VerticalFederation`.
-    watch: gets the share that is done; if it returns True the run ends early. Raises ConfigurationError if
-    memory is too small for the passes, DataError if the federation diverged.
+    watch: gets the share that is done; if it returns True the run ends early.
+    Raises ConfigurationError if memory is too small for the passes, DataError if the federation diverged.
     """
     count = table.learnt
     settings = adapted(settings, count, epochs, label_delay)
