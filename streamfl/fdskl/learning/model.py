@@ -262,6 +262,18 @@ class KernelModel:
         self._alphas[number] = alphas
         self._expansion = None
 
+    def check_whole(self, is_alone: bool) -> None:
+        """BadRecord if the restored blocks are not those that the model keeps.
+
+        is_alone: no other active party has coefficients of them."""
+        kept = set(range(self._record.first // self.block, self._record.next // self.block))
+        found = self._alphas.keys()
+        if found - kept or (is_alone and kept - found):
+            raise BadRecord(
+                "malformed",
+                f"coefficients of {len(found)} blocks of features are there, {len(kept)} are kept",
+            )
+
     def _changed(self) -> None:
         self._expansion = None
         self._remember(self._record)
