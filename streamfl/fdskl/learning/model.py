@@ -262,16 +262,16 @@ class KernelModel:
         self._alphas[number] = alphas
         self._expansion = None
 
-    def check_whole(self, is_alone: bool) -> None:
-        """BadRecord if the restored blocks are not those that the model keeps.
-
-        is_alone: no other active party has coefficients of them."""
-        kept = set(range(self._record.first // self.block, self._record.next // self.block))
-        found = self._alphas.keys()
-        if found - kept or (is_alone and kept - found):
+    def check_whole(self) -> None:
+        """BadRecord if coefficients of kept blocks were lost, where no other active party may have them."""
+        kept = range(self._record.first // self.block, self._record.next // self.block)
+        found = [number for number in kept if number in self._alphas]
+        # Under at_least_once a crash may have dropped the oldest blocks before the record that says so.
+        since = found[0] if found else 0
+        lost = [number for number in kept if number not in self._alphas and number >= since]
+        if lost:
             raise BadRecord(
-                "malformed",
-                f"coefficients of {len(found)} blocks of features are there, {len(kept)} are kept",
+                "malformed", f"the coefficients of {len(lost)} of {len(kept)} blocks of features are lost"
             )
 
     def _changed(self) -> None:

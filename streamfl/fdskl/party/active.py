@@ -213,9 +213,9 @@ class ActivePartition:
 
     def begin(self, now: float) -> None:
         """Set the time of the messages that follow. BadRecord if coefficients of the model were lost."""
-        if not self._is_whole:
-            self.model.check_whole(is_alone=self.shared is None)
-            self._is_whole = True
+        if not self._is_whole and self.shared is None:
+            self.model.check_whole()
+        self._is_whole = True
         self._last_now = now
         self.predicting.begin(now)
         self.catch_up.begin(now)

@@ -48,8 +48,7 @@ def test_something_was_learnt_before_the_damage() -> None:
         (fuzz.PARTIES[0], b"secret", "partition 0 lacks the secret"),
         (fuzz.PARTIES[1], b"secret", "partition 0 lacks the secret"),
         (fuzz.PARTIES[1], b"columns", "partition 0 lacks the scale of its columns"),
-        (fuzz.PARTIES[0], b"alphas/", "coefficients of 2 blocks of features are there, 3 are kept"),
-        (fuzz.PARTIES[0], b"model", "coefficients of 3 blocks of features are there, 0 are kept"),
+        (fuzz.PARTIES[0], b"alphas/", "the coefficients of 1 of 3 blocks of features are lost"),
     ],
 )
 def test_a_party_does_not_go_on_without_what_it_has_answered_with(
@@ -58,10 +57,11 @@ def test_a_party_does_not_go_on_without_what_it_has_answered_with(
     """Protects predictions from a state of which a record was deleted: with a secret drawn anew the model's
     coefficients belong to other features, and every prediction was chance, at members that were ready."""
     run = after_some_rounds("fdskl-newton").copy()
-    first = next(
-        one for one in run.changelog(member) if one.partition == 0 and (one.key or b"").startswith(deleted)
+    last = max(
+        (one for one in run.changelog(member) if one.partition == 0 and (one.key or b"").startswith(deleted)),
+        key=lambda one: one.key or b"",
     )
-    run.bus.write([Outgoing(first.topic, first.key, None, 0)])
+    run.bus.write([Outgoing(last.topic, last.key, None, 0)])
     run.start()
     with pytest.raises(BadRecord, match=told):
         run.round(0)
