@@ -271,8 +271,8 @@ def test_entities_without_a_label_have_what_room_the_others_leave() -> None:
 
 
 def test_a_step_of_which_half_was_written_is_no_lost_coefficient() -> None:
-    """Protects a restart after a crash under at_least_once: a dropped block, or the coefficients of a new one,
-    may have been written without the record of the model."""
+    """Protects a restart after a crash under at_least_once: coefficients may have been written, or deleted,
+    without the record of the model."""
     parts, again = ChangedParts(), ChangedParts()
     one, other = KernelModel(parts, 4, 12), KernelModel(again, 4, 12)
     one.set_bandwidth(1.0)
