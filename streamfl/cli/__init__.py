@@ -178,7 +178,7 @@ def main() -> None:
     write_warnings_as_lines()
     try:
         app()
-    except ConfigurationError as error:
+    except (BadRecord, ConfigurationError) as error:
         _fail(ExitCode.CONFIGURATION, error)
     except (BusUnavailable, NotYetReadable) as error:
         _fail(ExitCode.BUS_UNAVAILABLE, error)
@@ -186,11 +186,6 @@ def main() -> None:
         _fail(ExitCode.DATA, error)
     except Unreadable as error:
         _fail(ExitCode.UNREADABLE, error)
-    except BadRecord as error:
-        # Records are refused where they are read. So this is a part of the role's own state, which is decoded
-        # only when it is needed.
-        remedy = "Restore a copy of the state's topic, or start over with `streamfl reset`"
-        _fail(ExitCode.CONFIGURATION, Exception(f"the role's state cannot be used: {error}. {remedy}"))
     except WorkEnded as error:
         _fail(ExitCode.LACKING_RESOURCES, error)
 

@@ -163,12 +163,16 @@ def look_at_offsets(
         )
         return
     more = f"; and {counted(len(others) - EXAMPLES, 'partition')} more" if len(others) > EXAMPLES else ""
+    # Then the state is written before the offsets, and a crash between leaves them so.
+    usual = configured.settings.bus.processing_guarantee == "at_least_once"
+    told = f"ignored, because the changelog is ahead of them: {'; '.join(others[:EXAMPLES])}{more}"
     yield Finding(
         f"offsets of {group}",
-        False,
-        f"ignored, because the changelog is ahead of them: {'; '.join(others[:EXAMPLES])}{more}",
+        usual,
+        told + (", as after a crash under at_least_once" if usual else ""),
         "nothing, to continue from the state; to read again from these offsets, start over: "
         f"{ways_to_begin_anew(channels, group)}",
+        warns=usual,
     )
 
 

@@ -1,4 +1,4 @@
-"""Tells an operator what to do about a batch that cannot be read."""
+"""Tells an operator what to do about what cannot be read: a batch, or a part of a role's state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from streamfl.cli.preflight import Configured
+from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.runtime.bus import Bus, Unreadable
 from streamfl.runtime.remembered_settings import ways_to_begin_anew
 
@@ -42,12 +43,27 @@ def remedy(configured: Configured, failure: Unreadable) -> str:
 
 @contextmanager
 def telling_remedy(configured: Configured) -> Iterator[None]:
-    """Adds the remedy to an :class:`Unreadable` that is raised within."""
+    """Adds the remedy to an :class:`Unreadable` that is raised within. A part of the role's state that is
+    found useless becomes a ConfigurationError with its remedy."""
     try:
         yield
     except Unreadable as failure:
         failure.add_note(remedy(configured, failure))
         raise
+    except BadRecord as error:
+        # Records are refused where they are read. So this is a part of the role's own state, which is decoded
+        # only when it is needed.
+        raise ConfigurationError(_useless_state(configured, error)) from None
+
+
+def _useless_state(configured: Configured, error: BadRecord) -> str:
+    channels = configured.kind.channels(configured.settings)
+    topics = ", ".join(channels.own_changelogs.values())
+    return (
+        f"the role's state in {topics} cannot be used: {error}. A record there is damaged, or somebody else "
+        f"wrote it. Restore a copy of the topic, or start over: "
+        f"{ways_to_begin_anew(channels, configured.settings.group)}"
+    )
 
 
 @contextmanager

@@ -34,7 +34,7 @@ SYSTEM = System(
         "implausible_bandwidth": Reason(
             "a round asks for features of a very different bandwidth, whose phases would reveal projections "
             "of columns",
-            "if the model starts over with this bandwidth, start over at this party too (streamfl reset)",
+            "if the model starts over with this bandwidth, use another federation.name at every member",
         ),
         "many_distances": Reason("the active party asks for distances again and again", ASK_ACTIVE),
         "no_keys": Reason(

@@ -51,7 +51,7 @@ def tell_of_unprotected(records: Iterable[Record]) -> None:
         elif protected and record.value is not None:
             log.warning(
                 "a record of the state has no checksum, and others before it have: an earlier release wrote "
-                "it, or a tool or somebody else; it is used as it is",
+                "it, or a tool or somebody else; it is used unless the role refuses it",
                 topic=record.topic,
                 partition=record.partition,
                 offset=record.offset,

@@ -24,6 +24,7 @@ __all__ = [
     "RememberedSettings",
     "deleted_beginning",
     "differences",
+    "ignored_offset",
     "is_settings",
     "refusal",
     "stream_option",
@@ -90,6 +91,16 @@ def deleted_beginning(topic: str, partition: int, begin: int, channels: Channels
         "cleanup.policy with delete, or by hand, and the state in them is lost. Nothing was changed. "
         f"Set cleanup.policy=compact on {topic}; then put a copy of the topic back; or start over: "
         f"{ways_to_begin_anew(channels, group)}."
+    )
+
+
+def ignored_offset(guarantee: str) -> str:
+    """What the log says of a committed offset that is behind the state. Under at_least_once the state is
+    written first, so nobody need have set the offset back."""
+    usual = ", as after a crash under at_least_once" if guarantee == "at_least_once" else ""
+    return (
+        f"ignoring the committed offset: the changelog is ahead of it{usual}. To read again from there, "
+        "start over"
     )
 
 

@@ -20,7 +20,12 @@ from streamfl.runtime.checksum import is_damaged, tell_of_unprotected, with_chec
 from streamfl.runtime.dealing import Dealing
 from streamfl.runtime.input_topics import InputTopics, is_fact
 from streamfl.runtime.log import logger
-from streamfl.runtime.remembered_settings import RememberedSettings, is_settings, ways_to_begin_anew
+from streamfl.runtime.remembered_settings import (
+    RememberedSettings,
+    ignored_offset,
+    is_settings,
+    ways_to_begin_anew,
+)
 from streamfl.state.state_settings import STATE_SETTINGS_KEY, StateSettings
 
 __all__ = ["POSITION_KEY", "Tasks"]
@@ -356,12 +361,10 @@ class Tasks:
     def _behind(self, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> str:
         if self._subscription.guarantee != "exactly_once" or not self._channels.changelogs:
             return ""
-        late = {
-            topic: offset for topic, offset in committed.items() if (offset or 0) > remembered.get(topic, 0)
-        }
         return ", ".join(
             f"{topic} is committed up to {offset}, not {remembered.get(topic)}"
-            for topic, offset in late.items()
+            for topic, offset in committed.items()
+            if (offset or 0) > remembered.get(topic, 0)
         )
 
     def _held_back(self, partition: int) -> str:
@@ -380,8 +383,7 @@ class Tasks:
     def _tell_of_other_offsets(
         self, partition: int, committed: Mapping[str, int | None], remembered: Mapping[str, int]
     ) -> None:
-        """Warn if the group's offsets are behind the state: an operator may have reset them and expect
-        records to be read again."""
+        """Warn of offsets of the group behind the state: an operator may expect records to be read again."""
         behind = {topic: at for topic, at in remembered.items() if (committed[topic] or 0) < at}
         # An onlooker asked for the offsets before it read the changelog of a worker that reads on.
         offsets = self._bus.committed(self._subscription.group) if behind else {}
@@ -389,8 +391,7 @@ class Tasks:
             offset = offsets.get((topic, partition))
             if offset is None or offset < position:
                 log.warning(
-                    "ignoring the committed offset: the changelog is ahead of it. To read again from there, "
-                    "start over",
+                    ignored_offset(self._subscription.guarantee),
                     topic=topic,
                     partition=partition,
                     offset=offset,

@@ -105,8 +105,8 @@ class Worker:
         self._monotonic, self._sleep = monotonic, sleep
         self._pool: Pool = pool or Inline()
         self._work = RoleWork(self._pool, self.health, self.metrics)
-        remembered = state_settings or StateSettings()
-        self._tasks = Tasks(role, channels, bus, subscription, remembered, restore_seconds, monotonic, sleep)
+        made = state_settings or StateSettings()
+        self._tasks = Tasks(role, channels, bus, subscription, made, restore_seconds, monotonic, self._wait)
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
         self._backlog = Backlog(role, max_records)
@@ -185,6 +185,12 @@ class Worker:
             self.health.note("role", self.role.trouble)
             self.health.backlog = self._backlog.told
             self.health.note("records", str(self._unwritten or "") or self._inputs.awaited)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait before the state is looked at again. GivenUp if the worker has to stop."""
+        if self._stop.is_set():
+            raise GivenUp
+        self._sleep(seconds)
 
     def _report(self) -> None:
         """Log the counts and the line of progress that are due, whether anything happens or not."""

@@ -297,7 +297,9 @@ def test_a_state_that_is_found_useless_late_ends_with_a_remedy(
     line.bus.write([Outgoing("readings", b"a", b'{"x0": 1, "x1": 2, "device": "a"}')])
     code, out, error = line("run", line.config)
     assert (code, out) == (2, "")
-    assert "the role's state cannot be used: malformed: a model of 5 bytes. Restore a copy" in error
+    where = "the role's state in plant.pofmkl-client.state cannot be used: malformed: a model of 5 bytes"
+    assert where in error
+    assert "run streamfl reset CONFIG --all" in error
 
 
 def test_run_predicts_and_leaves_when_told(line: Line) -> None:

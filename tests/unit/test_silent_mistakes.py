@@ -730,6 +730,21 @@ def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -
     assert len(list(plant.bus.read("plant.predictions"))) == 12
 
 
+def test_group_offsets_behind_the_state_are_usual_under_at_least_once(plant: Plant, caplog: Logs) -> None:
+    """Protects a worker that crashed between its state and its offsets from a preflight that fails for good,
+    and its operator from beginning anew: nobody set the offsets back."""
+    plant.change("[role]", 'processing_guarantee = "at_least_once"\n[role]')
+    plant.run()
+    group = plant.bus._groups["plant.pofmkl-client"]
+    group.committed = {place: offset - 1 for place, offset in group.committed.items()}
+    assert plant.check() == (0, {})
+    assert "as after a crash under at_least_once" in plant.details["offsets of plant.pofmkl-client"]
+    plant.start()
+    plant.settle()
+    assert "ahead of it, as after a crash under at_least_once" in caplog.text
+    assert len(list(plant.bus.read("plant.predictions"))) == 12
+
+
 def test_group_offsets_that_kafka_forgot_are_a_warning(plant: Plant) -> None:
     """Protects a pause of more than a week: workers continue from the state, and `check` failed."""
     plant.run()

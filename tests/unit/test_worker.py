@@ -626,6 +626,30 @@ def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus, monkeypatch: 
     assert trouble(counting) == ""
 
 
+def test_a_worker_that_waits_for_its_changelog_ends_when_it_is_told(bus: MemoryBus) -> None:
+    """Protects rolling updates: a worker that waited for the state of a killed one heard for half a minute
+    of nothing. Told to end, it ended by exit code 70, as if it hung."""
+    send(bus, number(1, 5))
+    session = bus.session(Subscription("counters", ("numbers",)))
+    session.poll(0, 10)
+    session.commit(Step({("numbers", 0): 1}))
+    session.close()
+    stop, waits = threading.Event(), []
+
+    def told(seconds: float) -> None:
+        waits.append(seconds)
+        assert len(waits) < 3
+        stop.set()
+
+    subscription = Subscription("counters", ("numbers",), ("factor",), "exactly_once")
+    waiting = Worker(
+        CountingRole(), CHANNELS, bus, subscription, "dead-letters", restore_seconds=1e9, sleep=told
+    )
+    waiting.run(stop)
+    assert len(waits) == 1
+    assert totals(bus) == []
+
+
 class BrokenSession(MemorySession):
     """A session whose cluster goes away at the first commit of the bus."""
 

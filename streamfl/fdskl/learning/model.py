@@ -262,6 +262,18 @@ class KernelModel:
         self._alphas[number] = alphas
         self._expansion = None
 
+    def check_whole(self) -> None:
+        """BadRecord if coefficients of kept blocks were lost, where no other active party may have them."""
+        kept = range(self._record.first // self.block, self._record.next // self.block)
+        found = [number for number in kept if number in self._alphas]
+        # Under at_least_once a crash may have dropped the oldest blocks before the record that says so.
+        since = found[0] if found else 0
+        lost = [number for number in kept if number not in self._alphas and number >= since]
+        if lost:
+            raise BadRecord(
+                "malformed", f"the coefficients of {len(lost)} of {len(kept)} blocks of features are lost"
+            )
+
     def _changed(self) -> None:
         self._expansion = None
         self._remember(self._record)

@@ -88,7 +88,7 @@ class ActivePartition:
             self._learn_from,
         )
         self._last_now = 0.0
-        self._is_going_on = self._is_behind = False
+        self._is_going_on = self._is_behind = self._is_whole = False
         partition.sums.collector = self
 
     # ---- what comes in
@@ -212,7 +212,10 @@ class ActivePartition:
         self.rounds.ask_again(key)
 
     def begin(self, now: float) -> None:
-        """Set the time of the messages that follow."""
+        """Set the time of the messages that follow. BadRecord if coefficients of the model were lost."""
+        if not self._is_whole and self.shared is None:
+            self.model.check_whole()
+        self._is_whole = True
         self._last_now = now
         self.predicting.begin(now)
         self.catch_up.begin(now)

@@ -69,7 +69,7 @@ class Answered:
         text = (
             f"a round with the bandwidth {asked.bandwidth:g}, but features were first requested with "
             f"{first:g}: at such a different scale their phases reveal projections of this party's columns. "
-            "If the model starts over with this bandwidth, start over at this party too (streamfl reset)"
+            "If the model starts over with this bandwidth, use another federation.name at every member"
         )
         self._metrics.implausible_bandwidths += 1
         self._notices.say("implausible_bandwidth", text)

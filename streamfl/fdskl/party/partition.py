@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from streamfl.contract.role import Record, Send
+from streamfl.contract.role import BadRecord, Record, Send
 from streamfl.encoding.wire import VERSION, Count
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.messages import INCARNATION, REVISION, Incarnation, Revision
@@ -119,13 +119,25 @@ class PartyPartition(PartsTask):
 
     def begin(self, now: float) -> None:
         """Set the time of the messages that follow, and announce this life to the others unless that was
-        done."""
+        done. BadRecord if the state lacks what earlier answers were computed with."""
+        self._check_whole()
         self.sums.begin(now)
         self.standardisation.begin(now)
         # In one commit with the announcement that others need before they ask: no answer uses a secret that
         # is not remembered.
         self.secret.remember()
         self.tell_of_this_life()
+
+    def _check_whole(self) -> None:
+        if self.answered.bandwidth is None:
+            return
+        if not (self.secret.is_remembered and self.standardisation.frozen):
+            # With another secret, or in another scale, the model's coefficients would mean other features.
+            lost = "scale of its columns" if self.secret.is_remembered else "secret"
+            raise BadRecord(
+                "malformed",
+                f"partition {self.partition} lacks the {lost}, although features were computed with it",
+            )
 
     def tell_of_this_life(self) -> None:
         """Announce this life to the others unless that was done."""

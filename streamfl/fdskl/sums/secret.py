@@ -37,6 +37,11 @@ class Secret:
         self._is_given = is_given
         self._remembered = False
 
+    @property
+    def is_remembered(self) -> bool:
+        """Whether features of the partition may have been drawn from it."""
+        return self._remembered
+
     def remember(self) -> None:
         """Remember the secret: from now on features of the partition are drawn from it."""
         if not self._remembered:

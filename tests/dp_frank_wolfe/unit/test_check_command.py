@@ -117,3 +117,18 @@ def test_a_missing_ledger_file_is_named_with_what_makes_it(place: Place) -> None
     found = told(place, "check", code=2)
     assert "streamfl ledger init" in found["checks"][0]["detail"]
     assert told(place, "check", code=4, **SERVER_ONLY)["checks"][0]["passed"]
+
+
+def test_a_useless_part_of_the_state_ends_the_server_with_a_remedy_that_it_may_take(place: Place) -> None:
+    """Protects an operator whose state somebody wrote to: weights are decoded only when they are needed, and
+    the remedy was `streamfl reset`, which refuses to reset a member of DP Frank-Wolfe."""
+    assert told(place, "topics", "--create-inputs", **SERVER_ONLY)
+    config = place.config(**SERVER_ONLY)
+    topic = "f.dp-frank-wolfe-server.state"
+    with closing(connect(f"sqlite:///{place.folder}/bus")) as bus:
+        bus.write([Outgoing(topic, b"weights/0", b"a stranger's", 0)])
+    code, out, said = place.line("run", config)
+    assert (code, out) == (2, "")
+    assert f"the role's state in {topic} cannot be used: malformed: weights in state" in said
+    assert "use another federation.name at every member" in said
+    assert "streamfl reset" not in said

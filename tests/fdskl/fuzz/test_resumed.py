@@ -9,6 +9,9 @@ from damaged_changelog import after_rounds, check_refused_or_harmless
 from fdskl.proof import fuzz
 from resumed import MemoryFederation
 
+from streamfl.contract.role import BadRecord
+from streamfl.runtime.bus import Outgoing
+
 ROUNDS = 12
 
 
@@ -37,3 +40,36 @@ def test_something_was_learnt_before_the_damage() -> None:
         for one in after_some_rounds("fdskl-newton").changelog(fuzz.PARTIES[0])
     }
     assert {b"alphas", b"model", b"labelled", b"outputs", b"secret"} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("member", "deleted", "told"),
+    [
+        (fuzz.PARTIES[0], b"secret", "partition 0 lacks the secret"),
+        (fuzz.PARTIES[1], b"secret", "partition 0 lacks the secret"),
+        (fuzz.PARTIES[1], b"columns", "partition 0 lacks the scale of its columns"),
+        (fuzz.PARTIES[0], b"alphas/", "the coefficients of 1 of 3 blocks of features are lost"),
+    ],
+)
+def test_a_party_does_not_go_on_without_what_it_has_answered_with(
+    member: str, deleted: bytes, told: str
+) -> None:
+    """Protects predictions from a state of which a record was deleted: with a secret drawn anew the model's
+    coefficients belong to other features, and every prediction was chance, at members that were ready."""
+    run = after_some_rounds("fdskl-newton").copy()
+    last = max(
+        (one for one in run.changelog(member) if one.partition == 0 and (one.key or b"").startswith(deleted)),
+        key=lambda one: one.key or b"",
+    )
+    run.bus.write([Outgoing(last.topic, last.key, None, 0)])
+    run.start()
+    with pytest.raises(BadRecord, match=told):
+        run.round(0)
+
+
+def test_a_whole_state_goes_on() -> None:
+    """Protects every restart: whatever a party answered, it has what it answered with."""
+    for federation in fuzz.FEDERATIONS:
+        run = after_some_rounds(federation).copy()
+        run.start()
+        run.round(0)

@@ -268,3 +268,24 @@ def test_entities_without_a_label_have_what_room_the_others_leave() -> None:
     for entity in "bh":
         cache.forget_unlabelled(entity)
     assert here(*"bh") == [True, False]
+
+
+def test_a_step_of_which_half_was_written_is_no_lost_coefficient() -> None:
+    """Protects a restart after a crash under at_least_once: coefficients may have been written, or deleted,
+    without the record of the model."""
+    parts, again = ChangedParts(), ChangedParts()
+    one, other = KernelModel(parts, 4, 12), KernelModel(again, 4, 12)
+    one.set_bandwidth(1.0)
+    for _ in range(3):
+        one.put(one.newest, np.ones(4))
+    before = dict(parts.changed_state())
+    one.drop_oldest()
+    one.put(one.newest, np.ones(4))
+    written = {key: value for key, value in parts.changed_state() if key != b"model"}
+    for key, value in {**before, **written}.items():
+        if value is not None:
+            again.restore(key, value)
+    other.check_whole()
+    again.restore(b"model", msgspec.msgpack.encode((1, 0, 24, 1.0, 0, 1.0, 0)))
+    with pytest.raises(BadRecord, match="of 2 of 6 blocks"):
+        other.check_whole()
