@@ -89,7 +89,7 @@ def operands(expression: str, skipped: Container[int] = ()) -> Iterator[str]:
             depth += (expression[end] == "(") - (expression[end] == ")")
             end += 1
         end -= depth < 0
-        # A counter's value at its first scrape is tested once for all alerts, and so are usual pauses.
+        # A counter's value at its first scrape is tested once for all alerts.
         if place in skipped:
             continue
         if "unless last_over_time" not in expression[start:place] or not expression[place + 4 :].startswith(
@@ -99,22 +99,26 @@ def operands(expression: str, skipped: Container[int] = ()) -> Iterator[str]:
             yield expression[:start] + expression[place + 4 :]
 
 
-def usual_pauses(expression: str) -> Iterator[int]:
-    """Yields the places within ``unless (...)``."""
-    for match in re.finditer(r" unless \(", expression):
+def tested_once(alert: Alert) -> set[int]:
+    """Places of an expression of ``stopped`` that are tested with one alert for all: those that are not about
+    other counters."""
+    if "ALERTS{" not in alert.expression or alert.name == "StreamflSamplesGone":
+        return set()
+    places = set(range(len(alert.expression)))
+    for match in re.finditer(r" and \(", alert.expression):
         depth, place = 1, match.end()
         while depth:
-            depth += (expression[place] == "(") - (expression[place] == ")")
-            yield place
+            depth += (alert.expression[place] == "(") - (alert.expression[place] == ")")
+            places.discard(place)
             place += 1
+    return places
 
 
 def wrong(alert: Alert, step: int) -> Iterator[Alert]:
     """The alert with a typical mistake: another number, a shorter or longer time, a lost ``or``."""
     for minutes in {alert.minutes + step, max(0, alert.minutes - step)} - {alert.minutes}:
         yield replace(alert, minutes=minutes)
-    # Usual pauses are tested once for all alerts.
-    skipped = set() if alert.name == "StreamflSamplesGone" else set(usual_pauses(alert.expression))
+    skipped = tested_once(alert)
     for match in NUMBER.finditer(alert.expression):
         if match.start() in skipped:
             continue
