@@ -38,8 +38,8 @@ class Channel:
     key_of: the key of a client's records, by the client's name; ValueError for a name that no key has.
     strict: decoders that each refuse what the role accepts silently, such as unreadable values. `streamfl
     check` reports each of them that refuses all records.
-    signed: everybody may read a message and act on it: where members have keys, the house signs each record
-    for all.
+    signed: everybody may read a message and act on it, such as a model: where members have keys, the house
+    signs each record for all, and checks the signature at members. Without it a message has one reader.
     signed_within: as ``signed``, but the system signs its messages itself, and its decoder checks them.
     placed: its writers name the partition of every message, which is the one of the message that they
     answer, or one below ``partitions``. So partitions that somebody adds to the topic stay empty, and nobody
@@ -247,6 +247,7 @@ class ChannelTable:
             client=row.client,
             strict=row.strict,
             signed=row.signed_within,
+            signed_for_all=row.signed,
             placed=row.placed,
         )
 

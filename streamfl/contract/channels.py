@@ -62,6 +62,8 @@ class Input:
     client: gives the client in whose name the role speaks because of a message.
     signed: where members have keys, each record, or the message it is a part of, has a signature that the
     system itself checks.
+    signed_for_all: where members have keys, each record has a signature, which is checked before the record
+    is decoded.
     placed: its writers name the partition of every message. So further partitions of the topic stay empty.
     strict: decoders that each refuse what the role accepts silently, such as unreadable values. `streamfl
     check` reports each of them that refuses all records.
@@ -75,6 +77,7 @@ class Input:
     client: Callable[[Any], str] | None = None
     strict: Sequence[Decode] = ()
     signed: bool = False
+    signed_for_all: bool = False
     placed: bool = False
 
 

@@ -130,7 +130,8 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """A message to publish on an output. ``partition`` None leaves the choice to the key. ``headers``: for
+    """A message to publish on an output. ``partition`` None leaves the choice to the key; a message to
+    another member names it, unless its channel is signed: with keys it could not be sealed. ``headers``: for
     the user's consumers."""
 
     channel: str

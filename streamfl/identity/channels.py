@@ -11,7 +11,7 @@ from streamfl.contract.channels import Channels, DecodesRuns, Input, Sender
 from streamfl.contract.role import BadRecord, ConfigurationError, Record
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
-from streamfl.identity.signed_records import signatures
+from streamfl.identity.signed_records import signatures, signer_of_record
 from streamfl.roles.fragment_encoding import Fragment
 
 __all__ = ["sealed_channels"]
@@ -27,10 +27,12 @@ def sealed_channels(channels: Channels, identity: Identity) -> Channels:
     seals = {
         channel: identity.seal(channels.outputs[channel], receiver.kind, receiver.name)
         for channel, receiver in channels.receivers.items()
+        if channel not in channels.signed
     } | {channel: signatures(identity, channels.outputs[channel]) for channel in channels.signed}
     return replace(
         channels,
         inputs={channel: _checked(source, identity) for channel, source in channels.inputs.items()},
+        tables={channel: _checked(source, identity) for channel, source in channels.tables.items()},
         seals=seals,
     )
 
@@ -86,7 +88,12 @@ class _OwnRuns(_OwnMessages):
 
 
 def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
-    check, decode = identity.open(source.topic, sender.kind), source.decode
+    decode = source.decode
+    check = (
+        signer_of_record(identity, sender.kind)
+        if source.signed_for_all
+        else identity.open(source.topic, sender.kind)
+    )
 
     def open_and_decode(record: Record) -> Any:
         # First, so that a stranger's record is not even decoded.

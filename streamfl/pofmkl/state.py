@@ -25,8 +25,13 @@ __all__ = [
     "SILENCE",
     "STEP",
     "WAITING",
+    "WAITING_LIMIT",
 ]
 
+# Samples of a partition that may wait for the model, or labels. It bounds the memory, and is not a time: they
+# wait until they are learnt. MOST_LABELS of the reading order is another fact: it bounds the labels that are
+# read before their samples. Either may change alone.
+WAITING_LIMIT = 10_000
 _EACH_CLIENT = "One for each client."
 _EACH_KERNEL = "One for each kernel of the shard."
 
@@ -62,7 +67,7 @@ WAITING = CLIENT_STATE.row(
     "waiting/NUMBER/CLIENT",
     "A sample that waits for the model or for the byte budget.",
     "When it cannot be learnt in the step that brought it. Deleted when it is learnt.",
-    "10,000 and one poll more. Beyond it the worker reads no further.",
+    f"{WAITING_LIMIT:,} and one poll more. Beyond it the worker reads no further.",
     client=lambda rest: check_name(rest[8:]),
 )
 CHALLENGER = CLIENT_STATE.row(
@@ -77,8 +82,8 @@ JOIN = CLIENT_STATE.row(
     "With `[labels]`: a predicted sample, its label, both, or that they were learnt.",
     "When one of them comes, and when they are learnt.",
     "`labels.limit` for each client. Beyond it the client's oldest is forgotten. Any is forgotten "
-    "`labels.expiry_seconds` after its last change. More may wait for the model: 10,000 and one poll of "
-    "samples with their labels.",
+    f"`labels.expiry_seconds` after its last change. More may wait for the model: {WAITING_LIMIT:,} and one "
+    "poll of samples with their labels.",
     client=first_name,
 )
 SILENCE = CLIENT_STATE.row(

@@ -1,4 +1,8 @@
-"""What samples and labels have in common: names, numbers and ranges in the fields of a user's record."""
+"""What samples and labels have in common: names, numbers and ranges in the fields of a user's record.
+
+A NaN passes here, because it may mean a missing value. ``SampleFields.check`` and ``label_in`` of
+``sample_fields`` refuse it where nothing is to fill it in.
+"""
 
 from __future__ import annotations
 

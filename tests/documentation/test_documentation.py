@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import re
 import shlex
 import tomllib
@@ -219,6 +220,18 @@ def test_the_new_names_on_the_page_of_upgrades_are_there() -> None:
                 assert is_there(place if name == place else f"{place}.{name}"), now
                 checked += 1
     assert checked > 60
+
+
+def test_the_places_of_equations_are_there() -> None:
+    """Protects who looks for a paper's equation: the table leads to a module, and to a function in it."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    [section] = re.findall(r"^## Where the equations are.*?(?=^## )", text, re.DOTALL | re.MULTILINE)
+    places = re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`(?: \(((?:`[\w.]+`(?:, )?)+)\))?", section)
+    assert len(places) > 25
+    for path, names in places:
+        module = importlib.import_module(f"streamfl.{path.replace('/', '.')}")
+        for name in re.findall(r"[\w.]+", names):
+            assert operator.attrgetter(name)(module), f"{path}: {name}"
 
 
 def is_there(place: str) -> bool:

@@ -16,14 +16,19 @@ import pytest
 from pofmkl.proof import fuzz as pofmkl
 from wrong_messages import check_found
 
+from streamfl.contract.role import Send
 from streamfl.contract.system import load
 from streamfl.encoding import wire
 from streamfl.fdskl.learning.model import LARGEST_ALPHA
+from streamfl.pofmkl.client import uploads
 from streamfl.records.fields import LARGEST_NUMBER
+from streamfl.records.samples import SampleReader, SamplesSection
+from streamfl.testing.extremes import Extreme
 from streamfl.testing.fuzz import campaign
 from streamfl.testing.fuzz import targets as targets_module
 from streamfl.testing.fuzz.bounds import declared_bounds
 from streamfl.testing.fuzz.campaign import run
+from streamfl.testing.fuzz.clients import anybodys_samples
 from streamfl.testing.fuzz.mutations import FuzzedRecord, Mutator
 from streamfl.testing.fuzz.targets import RoleTarget
 from streamfl.testing.proof import installed_proofs
@@ -113,6 +118,31 @@ MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
 def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the run from finding nothing because it checks nothing."""
     check_found(*MISTAKES[mistake], monkeypatch)
+
+
+def test_a_message_that_could_not_be_sealed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects a federation that gives its members keys later: without a partition a message has no seal, and
+    the worker would end."""
+    federation = pofmkl.FEDERATIONS["default-async"]
+    federation.heard(pofmkl.CLIENT)
+
+    def without_partition(
+        channel: str, key: bytes, value: bytes, _partition: int, headers: tuple[tuple[str, bytes], ...]
+    ) -> Send:
+        return Send(channel, key, value, None, headers)
+
+    monkeypatch.setattr(uploads, "Send", without_partition)
+    with pytest.raises(AssertionError, match="a message to updates names no partition"):
+        RoleTarget("client", Random(0), federation, pofmkl.CLIENT)
+
+
+def test_laws_see_labels_outside_of_their_range() -> None:
+    """Protects a role of one's own: with bounds that only labels within label_range keep, it would stop at
+    every start."""
+    section = SamplesSection(topic="samples", features=["x"], label="y")
+    decode = SampleReader(section).decode
+    found = [decode(record) for _, record in anybodys_samples(section)(Extreme(number=999.0))]
+    assert [(one.features, one.label) for one in found] == [((999.0,), 0.5), ((0.5,), 999.0)]
 
 
 def test_a_role_that_keeps_a_refused_message_is_found() -> None:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfl.contract.channels import Channels, DecodesRuns, Input, Sender
+from streamfl.contract.channels import Channels, DecodesRuns, Input, Receiver, Sender
 from streamfl.contract.role import BadRecord, ConfigurationError, Headers, Record
 from streamfl.encoding.wire import encoded_size
 from streamfl.identity import (
@@ -522,6 +522,29 @@ def test_a_signature_is_the_members_and_nobody_elses() -> None:
     ):
         with pytest.raises(BadRecord) as refused:
             site(known).check_signature("server", statement, content)
+        assert refused.value.reason == expected
+
+
+def test_a_signed_channel_has_many_readers_who_all_check_it() -> None:
+    """Protects a model that comes back to several members: its writer may have any number of readers, and
+    none of them takes it from anybody else."""
+    topic = "plant.model"
+    writer = Channels({}, {"model": topic}, {}, receivers={"model": Receiver("client")}, signed=["model"])
+    seal = sealed_channels(writer, server()).seals["model"]
+    source = Input(
+        topic, lambda found: found.value, sender=Sender("server", lambda _message: None), signed_for_all=True
+    )
+    reader = sealed_channels(Channels({}, {}, {}, tables={"model": source}), site()).tables["model"]
+    told = record(b"mean", b"7", seal(b"mean", b"7", None), topic=topic)
+    assert reader.decode(told) == b"7"
+    by_a_client = sealed_channels(writer, site()).seals["model"](b"mean", b"9", None)
+    for other, expected in (
+        (msgspec.structs.replace(told, value=b"8"), "forged"),
+        (msgspec.structs.replace(told, headers=()), "unsigned"),
+        (record(b"mean", b"9", by_a_client, topic=topic), "not_a_member"),
+    ):
+        with pytest.raises(BadRecord) as refused:
+            reader.decode(other)
         assert refused.value.reason == expected
 
 

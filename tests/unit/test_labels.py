@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,7 @@ def test_replay_sends_labels_so_many_rows_later(
                 label = {"machine": (key or b"").decode(), "reading": name, "lever": int(name) / 11}
                 expected.append(("results", label))
         assert own == expected
+    bus.close()
 
 
 def test_replay_refuses_a_delay_of_labels_that_come_with_their_samples(
@@ -293,7 +295,8 @@ def test_replay_refuses_a_delay_of_labels_that_come_with_their_samples(
 ) -> None:
     """Protects from an option without effect, and from a missing topic: one line, exit code 2."""
     data = rows_file(tmp_path, 4)
-    connect(url_of(config), {}).create([TopicSpec("readings", 1, compacted=False)])
+    with closing(connect(url_of(config), {})) as bus:
+        bus.create([TopicSpec("readings", 1, compacted=False)])
     code, _, error = command("replay", config, "--data", data)
     assert (code, "topic results does not exist" in error) == (2, True)
     text = config.read_text()

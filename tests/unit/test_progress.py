@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -338,11 +339,13 @@ def test_a_replay_says_how_many_rows_it_wrote(
 ) -> None:
     """Protects users who continue from there: the topic holds exactly the reported rows."""
     url = f"sqlite://{tmp_path}/bus.db"
-    streamfl.connect(url).create("readings")
+    with closing(streamfl.connect(url)) as connection:
+        connection.create("readings")
     interrupt_at(monkeypatch, 0.3)
     arguments = (client(tmp_path, url), "--data", table(tmp_path, 4_000), "--format", "json")
     code, out, told = command("replay", *arguments)
     assert code == 130, told
     found = json.loads(out)
     assert (found["interrupted"], found["records"]) == ("2,000 of 4,000 rows", 2_000)
-    assert sum(1 for _ in streamfl.connect(url).read("readings")) == 2_000
+    with closing(streamfl.connect(url)) as connection:
+        assert sum(1 for _ in connection.read("readings")) == 2_000

@@ -45,7 +45,7 @@ class Client(ClientRole[Sample, Mean]):
         self._metrics.squared_errors += (guess - sample.label) ** 2
         own = Mean(own.count + 1, own.mean + (sample.label - own.mean) / (own.count + 1))
         update = Update(VERSION, sample.client, own.count, own.mean)
-        return [answer, Send("updates", answer.key, UPDATE.encode(update))], own
+        return [answer, Send("updates", answer.key, UPDATE.encode(update), partition=0)], own
 
 
 class ServerMetrics(ClientCounts):

@@ -5,9 +5,11 @@ from typing import Annotated
 import msgspec
 
 from streamfl.encoding.wire import Codec, Count, Name, Version
+from streamfl.records.fields import LARGEST_LABEL
 from streamfl.records.predictions import SamplePrediction
 
-Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+# samples.label_range becomes 0 to 1. A label may lie outside, as far as this.
+Scaled = Annotated[float, msgspec.Meta(ge=-LARGEST_LABEL, le=LARGEST_LABEL)]
 
 
 class Prediction(SamplePrediction, gc=False):
@@ -17,10 +19,10 @@ class Prediction(SamplePrediction, gc=False):
 
 
 class Mean(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How many labels a client had, and their mean on the scale from 0 to 1."""
+    """How many labels a client had, and their mean, with label_range as 0 to 1."""
 
     count: Count
-    mean: Fraction
+    mean: Scaled
 
 
 class Update(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -29,7 +31,7 @@ class Update(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: Version
     client: Name
     count: Count
-    mean: Fraction
+    mean: Scaled
 
 
 class Model(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -37,7 +39,7 @@ class Model(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     version: Version
     labels: Count
-    mean: Fraction
+    mean: Scaled
 
 
 UPDATE, MODEL = Codec(Update), Codec(Model)

@@ -1,5 +1,5 @@
 """The server's part of a fit: the iterate in its balls, and predictions in the space of sketches. It uses
-only releases."""
+only releases: ``party/fit`` makes these, with their noise."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 FDSKL, Algorithm 3: party p sends omega_p' x_p + b_p. Here phases are numbers on an integer circle, so that a
 uniform mask hides them entirely. Each pair of parties agrees on masks for one round, and these cancel in the
-sum.
+sum. ``masks`` draws the masks, and ``sums`` adds the parts and sends them on.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Queues of items that wait until their client may learn them: samples, or pairs of a sample and its
-label."""
+"""Queues of items that wait until their client may learn them: samples, or pairs of a sample and its label.
+
+None expires. Beyond ``WAITING_LIMIT`` of the system's ``state`` the role calls a partition full, and its
+worker reads no further in it.
+"""
 
 from __future__ import annotations
 

@@ -63,17 +63,13 @@ from streamfl.pofmkl.client.staleness import StalenessPolicy
 from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.metrics import ClientMetrics
-from streamfl.pofmkl.state import INPUT_MEANS
+from streamfl.pofmkl.state import INPUT_MEANS, WAITING_LIMIT
 from streamfl.pofmkl.state_settings import federation_settings, pace_settings
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.input_watch import InputWatch
 from streamfl.state.clock_guard import ClockGuard, earliest, time_written_by
 
 __all__ = ["PofmklClient", "StepTrace"]
-
-# Bounds the memory of what waits for the model. MOST_LABELS of the reading order is another fact: it bounds
-# the labels that are read before their samples. Either may change alone.
-WAITING_LIMIT = 10_000
 
 
 class PofmklClient:

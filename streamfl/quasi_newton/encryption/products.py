@@ -1,6 +1,7 @@
 """Arithmetic on ciphertexts: sums, and products with a matrix of whole numbers by buckets.
 
-Nothing here is blinded again. That is done once, last, before a result is sent.
+Nothing here is blinded again. That is done once, last, before a result is sent: in
+``training/background_tasks``, where ``multiplied`` computes a batch's [[d]]'X for its gradient.
 """
 
 from __future__ import annotations

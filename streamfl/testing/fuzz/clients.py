@@ -124,15 +124,16 @@ def client_targets(
 
 
 def anybodys_samples(section: SamplesSection) -> Callable[[Extreme], Sequence[tuple[str, Record]]]:
-    """Samples with the largest contents that anybody may write, for the laws, in JSON. The key names the
-    client."""
+    """Samples with the largest contents that anybody may write, for the laws, in JSON: one with such inputs,
+    and one with such a label. The key names the client."""
     names = section.features
 
     def records(extreme: Extreme) -> list[tuple[str, Record]]:
-        inputs = (
-            dict.fromkeys(names, extreme.number) if isinstance(names, list) else {names: [extreme.number]}
-        )
-        content = json.dumps({section.label: 0.5, **inputs}).encode()
-        return [(SAMPLES, Record(section.topic, 0, 0, extreme.name.encode(), content))]
+        key, written = extreme.name.encode(), []
+        for offset, (label, number) in enumerate([(0.5, extreme.number), (extreme.number, 0.5)]):
+            inputs = dict.fromkeys(names, number) if isinstance(names, list) else {names: [number]}
+            content = json.dumps({section.label: label, **inputs}).encode()
+            written.append((SAMPLES, Record(section.topic, 0, offset, key, content)))
+        return written
 
     return records

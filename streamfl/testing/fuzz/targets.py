@@ -238,8 +238,14 @@ class RoleTarget(Target):
             assert len(replies) == 1, "a refused message was answered"
         for change in changes:
             self.remember(change)
+        channels = self.member.channels
         for reply in replies:
             if isinstance(reply, Send):
+                assert (
+                    reply.partition is not None
+                    or reply.channel not in channels.receivers
+                    or reply.channel in channels.signed
+                ), f"a message to {reply.channel} names no partition: with members' keys it cannot be sealed"
                 self.sent(reply)
         return rejections
 

@@ -1,7 +1,8 @@
 """The coordinator's own model in one partition: theta_0, its optimiser, and the gradient gathered for the
 next step.
 
-VAFL, Algorithm 1, server: theta_0 <- theta_0 - eta_0 (d l / d theta_0 + grad r(theta_0)).
+VAFL, Algorithm 1, server: theta_0 <- theta_0 - eta_0 (d l / d theta_0 + grad r(theta_0)). The gradients of
+the embeddings, d l / d h, go back to the parties as ``replies``.
 """
 
 from __future__ import annotations

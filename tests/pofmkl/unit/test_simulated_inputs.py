@@ -4,6 +4,7 @@ rows."""
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -199,5 +200,6 @@ def test_replay_writes_a_column_with_a_dot_in_its_name_under_that_name(
     assert run_command(monkeypatch, capsys, "topics", path, "--create-inputs", "--partitions", 1)[0] == 0
     code, _, told = run_command(monkeypatch, capsys, "replay", path, "--data", tmp_path / "data.csv")
     assert code == 0, told
-    first = json.loads(next(iter(connect(url, {}).read("readings"))).value or b"")
+    with closing(connect(url, {})) as bus:
+        first = json.loads(next(iter(bus.read("readings"))).value or b"")
     assert first["PM2.5"] == table["temp"][0]
