@@ -99,7 +99,7 @@ def operands(expression: str, skipped: Container[int] = ()) -> Iterator[str]:
             yield expression[:start] + expression[place + 4 :]
 
 
-def tested_once(alert: Alert) -> set[int]:
+def places_of_stopped(alert: Alert) -> set[int]:
     """Places of an expression of ``stopped`` that are tested with one alert for all: those that are not about
     other counters."""
     if "ALERTS{" not in alert.expression or alert.name == "StreamflSamplesGone":
@@ -118,7 +118,7 @@ def wrong(alert: Alert, step: int) -> Iterator[Alert]:
     """The alert with a typical mistake: another number, a shorter or longer time, a lost ``or``."""
     for minutes in {alert.minutes + step, max(0, alert.minutes - step)} - {alert.minutes}:
         yield replace(alert, minutes=minutes)
-    skipped = tested_once(alert)
+    skipped = places_of_stopped(alert)
     for match in NUMBER.finditer(alert.expression):
         if match.start() in skipped:
             continue
