@@ -14,6 +14,11 @@ CHALLENGER = 'challenger_%s_total{model="running-mean"}'
 SELDOM = 20
 # A counter that is scraped as seldom and grows by one a day.
 ONE_A_DAY = "0+0.014x100"
+# Three weeks of a counter that grows by one on each weekday, in steps of six hours. The weekends begin it.
+WEEKDAYS = " ".join(f"{day}x{11 if day % 5 == 0 else 3}" for day in range(1, 16))
+DAYS = 720
+# Five days in steps of two minutes, from six to six on each, and the weekend.
+WEEK = (*[360] * 9, 360 + 2 * DAYS)
 GUEST = 'role="quasi-newton-guest"'
 COORDINATOR = 'role="quasi-newton-coordinator"'
 
@@ -26,7 +31,8 @@ class Told:
     minute: the first minute at which the alert fires; None: it never does.
     still: further minutes at which it fires.
     step: minutes between samples.
-    begin, end: steps between which it never fires.
+    begin, end: steps between which it never fires; with a minute, between ``begin`` and that minute.
+    look: minutes between two evaluations of the alert, in a case of days; 0: as many as between samples.
     """
 
     seen: Mapping[str, str]
@@ -35,6 +41,12 @@ class Told:
     step: int = 1
     begin: int = 0
     end: int = 90
+    look: int = 0
+
+    @property
+    def every(self) -> int:
+        """Minutes between two evaluations of the alert."""
+        return self.look or self.step
 
 
 def grows(by: float, steps: int = 220) -> str:
@@ -45,12 +57,15 @@ def stays(value: float, steps: int = 220) -> str:
     return f"{value}x{steps}"
 
 
-def rests_by_night(*days: int) -> str:
-    """A counter that grows from midnight on, each day for so many steps of three minutes."""
-    total, found = 0, []
-    for steps in days:
-        found.append(f"{total}+1x{steps} {total + steps}x{478 - steps}")
-        total += steps
+def worked(*steps: int, by: float = 0.002) -> str:
+    """A counter that grows for so many steps, rests for so many, and so on."""
+    found, last = [], 0.0
+    for number, some in enumerate(steps):
+        if number % 2:
+            found.append(f"{last:.6g}x{some - 1}")
+        else:
+            found.append(f"{last + by:.6g}+{by}x{some - 1}")
+            last += by * some
     return " ".join(found)
 
 
@@ -106,16 +121,32 @@ def first_window(other: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def ends(counter: str, others: Mapping[str, str] | None = None) -> tuple[Told, ...]:
-    """Cases of an alert on a counter that stopped growing. It grew each minute, each hour or each day.
+def begins(counter: str, others: Mapping[str, str]) -> tuple[Told, ...]:
+    """Cases in which a counter stopped that grew each minute, each hour or each day.
 
     others: counters that keep growing.
     """
+    slow = {other: grows(0.0004, 5500) for other in others}
+    return (
+        # It stays, also when the others stop too.
+        Told({counter: "0+0.25x30 7.5x60", **dict.fromkeys(others, "0+0.02x60 1.2x60")}, 45, (60, 89)),
+        Told({counter: "0 1x3 2x3 3x3 4x3 5x60", **others}, 435, (795,), 15),
+        Told({counter: "0 1x3 2x3 3x3 4x3 5x60", **others}, 10440, (21600,), 360),
+        # Once a day, but not at weekends.
+        Told({counter: f"0x7 {WEEKDAYS} 15x40", **others}, 34560, (), 360),
+        # Each day from six to six. On the eighth day it does not come.
+        Told({counter: f"0x179 {worked(*[360] * 13, 5000)}", **slow}, 10620, (), 2, look=180),
+    )
+
+
+def ends(counter: str, others: Mapping[str, str] | None = None) -> tuple[Told, ...]:
+    """Cases of an alert on a counter that stopped growing: those of :func:`begins`, and those in which it is
+    not told."""
     others = dict(others or {})
     found = [
-        Told({counter: "0+0.25x30 7.5x60", **others}, 45),
-        Told({counter: "0 1x3 2x3 3x3 4x3 5x60", **others}, 435, (), 15),
-        Told({counter: "0 1x3 2x3 3x3 4x3 5x60", **others}, 10440, (), 360),
+        *begins(counter, others),
+        # It grows again.
+        Told({counter: "0+0.25x30 7.5x40 8+0.25x30", **others}, begin=73, end=95),
         Told({counter: grows(0.25), **others}, end=60),
         # It grows once in half an hour, so 15 minutes without growth are usual.
         Told({counter: "0x29 1x29 2x29 3x29", **others}, end=100),
@@ -190,13 +221,34 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflSamplesGone": (
         *ends("samples_total"),
         # Shops close each evening at about the same time. The first two evenings are news.
-        Told({"samples_total": rests_by_night(160, 160, 156)}, step=3, begin=1110, end=1160),
+        Told({"samples_total": worked(160, 320, 160, 320, 132, 300)}, step=3, begin=1085, end=1160, look=18),
         # By day as by night they were open on both days before.
-        Told({"samples_total": "0+1x1060 1060x40"}, 3195, (), 3),
+        Told({"samples_total": worked(1060, 40)}, 3195, (), 3, look=45),
+        # A plant rests at weekends, from about ten on. The first weekend is news.
+        Told(
+            {"samples_total": worked(5 * DAYS - 57, 2 * DAYS + 57, 5 * DAYS - 99, 2 * DAYS + 99, 300)},
+            None,
+            (),
+            2,
+            11 * DAYS,
+            14 * DAYS + 200,
+            180,
+        ),
+        # It rests by night too. On a Monday both days before had no samples, but a week ago there were some.
+        Told({"samples_total": f"0x179 {worked(*WEEK, 172, 200)}"}, 10800, (), 2, 2 * DAYS, look=240),
+        # For a week there were no samples, then for five days there were. No pause began a week ago.
+        Told(
+            {"samples_total": worked(DAYS, 7 * DAYS, 5 * DAYS - 8, 200)},
+            13 * 1440,
+            (),
+            2,
+            9 * DAYS,
+            look=240,
+        ),
     ),
     "StreamflLabelsGone": (
         *ends("labels_total", {"samples_total": grows(0.02)}),
-        *ends("labels_total", {"embeddings_total": grows(0.02)}),
+        *begins("labels_total", {"embeddings_total": grows(0.02)}),
     ),
     "StreamflDeletedUnread": once('deleted_unread_records_total{topic="readings"}'),
     "StreamflRecordsLost": once('lost_records_total{topic="readings"}'),

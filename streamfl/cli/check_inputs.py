@@ -30,11 +30,13 @@ from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.runtime.bus import Bus, TopicState, Unreadable
 from streamfl.terminal.printable import utc_time
-from streamfl.terminal.words import counted
+from streamfl.terminal.words import counted, first_of
 
 __all__ = ["CannotBegin", "look_at_inputs"]
 
 SAMPLE_RECORDS = 10
+# So many newest samples of a client without a label are no chance, where all before had one.
+NEWEST = 3
 EXAMPLES = 3
 DAY = 86_400.0
 ASK_THE_REGISTRY = "see the section [registry], and the registry's own log"
@@ -253,6 +255,13 @@ def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Findi
         return
     labelled = sum(one.message.label is not None for one in samples)
     detail = f"{labelled} of {counted(len(samples), 'sample')} labelled"
+    if stopped := _no_longer_labelled([one.message for one in samples if isinstance(one.message, Sample)]):
+        detail = (
+            f"{detail}; the newest samples of {first_of(stopped, EXAMPLES)} have no label, all before had"
+        )
+        remedy = "check who writes the labels: streamfl inspect says since when a client has none"
+        yield Finding(f"labels of {section.topic}", True, detail, remedy, warns=True)
+        return
     if labelled:
         yield Finding(f"labels of {section.topic}", True, detail)
         return
@@ -266,6 +275,18 @@ def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Findi
         f"learnt{hint}",
         f"set samples.label to one of the fields that are there ({', '.join(known)}), or leave it out if no "
         "labels come",
+    )
+
+
+def _no_longer_labelled(samples: Iterable[Sample]) -> list[str]:
+    """The clients whose newest samples have no label although all before had one."""
+    known: dict[str, list[bool]] = {}
+    for sample in samples:
+        known.setdefault(sample.client, []).append(sample.label is not None)
+    return sorted(
+        client
+        for client, labelled in known.items()
+        if labelled == sorted(labelled, reverse=True) and NEWEST <= labelled.count(False) < len(labelled)
     )
 
 

@@ -13,11 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.cli.record_counts import records_between
 from streamfl.cli.remembered_rows import CountedState
 from streamfl.cli.unreadable import opened
 from streamfl.contract.role import ConfigurationError, Record, Role
 from streamfl.contract.system import find_system, load
-from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition, Unreadable
+from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition
 from streamfl.runtime.input_topics import Unread
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import Tasks
@@ -209,23 +210,11 @@ def _places(
                     "end": end,
                     # If nothing was read yet, or the next record is gone, the first record that is left is
                     # the next.
-                    "behind": records_behind(bus, place, max(reached or 0, begins[partition]), end),
+                    "behind": records_between(bus, place, max(reached or 0, begins[partition]), end),
                     "deleted unread": known + gone,
                 }
             )
     return found
-
-
-def records_behind(bus: Bus, place: TopicPartition, position: int, end: int) -> int:
-    """The offsets from the first unread record to the end; 0 if only a transaction's markers are left there,
-    as after all that streamfl itself writes."""
-    if position >= end:
-        return 0
-    try:
-        first = next(bus.read_from(*place, position), None)
-    except Unreadable:
-        return end - position
-    return 0 if first is None else max(0, end - first.offset)
 
 
 def _figures(role: Role) -> Report:

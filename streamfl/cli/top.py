@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.dead_letters.letters import read_letter
-from streamfl.cli.inspect import how_it_stands, records_behind
+from streamfl.cli.inspect import how_it_stands
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.cli.record_counts import records_between
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus
 from streamfl.terminal.console import (
@@ -60,7 +61,8 @@ def top(
     """Watch a role work, live: its workers, its unread records, what it writes, and its clients' latest
     errors.
 
-    All figures come from the topics: workers are not asked or disturbed. json: an object a look.
+    All figures come from the topics: workers are not asked or disturbed. Beyond some hundred records of a
+    partition their number is an estimate. json: an object a look.
     """
     configured = read_configuration(config)
     with until_nobody_reads(), closing(configured.connect()) as bus, suppress(KeyboardInterrupt):
@@ -91,7 +93,10 @@ class _Look:
         self._topics = [topic for topic in wanted if topic in there]
         self._ends = {topic: bus.offsets(topic, math.inf) for topic in self._topics}
         # If the group has committed no offset in a partition, all its records are unread.
-        self._begins = {topic: bus.offsets(topic, -math.inf) for topic in self._inputs}
+        self._begins = {topic: bus.offsets(topic, -math.inf) for topic in self._topics}
+        self._records = {
+            topic: self._between(topic, self._begins[topic], ends) for topic, ends in self._ends.items()
+        }
         self._at = time.monotonic()
         self._clients: dict[str, _Client] = {}
         self._letters: Counter[str] = Counter()
@@ -110,19 +115,19 @@ class _Look:
         self._at = now
         committed = bus.committed(settings.group)
         seconds = max(1e-3, now - earlier)
-        rates = {topic: _grown(before[topic], ends) / seconds for topic, ends in self._ends.items()}
-        behind = {
-            topic: sum(
-                records_behind(
-                    bus,
-                    (topic, partition),
-                    committed.get((topic, partition), self._begins[topic].get(partition, 0)),
-                    end,
-                )
-                for partition, end in self._ends[topic].items()
-            )
-            for topic in self._inputs
-        }
+        # A partition that was added since the last look counts from its beginning.
+        grown = {topic: self._between(topic, before[topic], ends) for topic, ends in self._ends.items()}
+        for topic, count in grown.items():
+            self._records[topic] += count
+        rates = {topic: count / seconds for topic, count in grown.items()}
+        behind = {}
+        for topic in self._inputs:
+            ends, begins = self._ends[topic], self._begins[topic]
+            read = {
+                partition: max(committed.get((topic, partition), 0), begins.get(partition, 0))
+                for partition in ends
+            }
+            behind[topic] = self._between(topic, read, ends)
         self._read_predictions()
         self._read_letters(before.get(settings.dead_letters, {}))
         return {
@@ -132,11 +137,11 @@ class _Look:
             "topics": [
                 {
                     "topic": topic,
-                    "records": sum(ends.values()),
+                    "records": self._records[topic],
                     "per_second": rates[topic],
                     "behind": behind.get(topic),
                 }
-                for topic, ends in self._ends.items()
+                for topic in self._ends
             ],
             "dead_letters": dict(self._letters),
             "versioned_predictions": self._versioned,
@@ -144,6 +149,13 @@ class _Look:
             "standing": [asdict(one) for one in how_it_stands(self._configured, bus, committed, None)],
             "clients": [self._shown(name, one, seconds) for name, one in self._busiest()],
         }
+
+    def _between(self, topic: str, begins: Mapping[int, int], ends: Mapping[int, int]) -> int:
+        """The records of a topic from some offsets up to others, by partition."""
+        return sum(
+            records_between(self._bus, (topic, partition), begins.get(partition, 0), end)
+            for partition, end in ends.items()
+        )
 
     def _busiest(self) -> list[tuple[str, _Client]]:
         return sorted(self._clients.items(), key=lambda one: (-one[1].latest, -one[1].predictions, one[0]))[
@@ -261,7 +273,3 @@ def _number(value: object) -> float | None:
 
 def _error(error: float | None) -> str:
     return "" if error is None else f"{error:.4g}"
-
-
-def _grown(before: Mapping[int, int], now: Mapping[int, int]) -> int:
-    return sum(max(0, end - before.get(partition, end)) for partition, end in now.items())

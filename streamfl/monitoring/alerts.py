@@ -88,35 +88,69 @@ def gets_records(minutes: int) -> str:
     )
 
 
-def stopped(counter: Metric, *while_growing: Metric) -> str:
+PAUSES = (
+    ("15m", "5m", "2h", 0.05),
+    ("3h", "1h", "1d", 0.05),
+    ("3d", "1d", "14d", 0.05),
+    ("4d", "1d", "14d", 0.3),
+)
+"""Each is a pause that is unusual, the interval in which a counter usually grows, the time before the pause
+in which that is looked for, and the share of the intervals in it that may pass without growth: weekends, for
+the last one."""
+
+# Today's pause may begin an hour and a half before the usual time. A change to summer time is one hour.
+YESTERDAY, THE_DAY_BEFORE, LAST_WEEK = "22h30m", "46h30m", "166h30m"
+
+
+def stopped(alert: str, counter: Metric, *while_growing: Metric) -> str:
     """A counter that usually grows has stopped: it grew in 19 of 20 earlier intervals, and not in the last
     three.
 
     The intervals are five minutes, an hour and a day: a daily counter has stopped after three days, one that
-    grows each second after 15 minutes. A pause of five minutes' intervals that also was at this time of the
-    two days before is usual: many streams rest by night.
+    grows each second after 15 minutes, and one with weekends after four days. A pause is usual if one began
+    at about this time a week ago or, in the first week, on the two days before. A usual pause that does not
+    end has stopped three hours after it ended a week ago.
 
-    while_growing: other counters. At least one of them has to keep growing; none: no condition.
+    The alert stays until the counter grows. What was usual before a long pause is not seen from its end, so
+    this asks whether the alert was there already.
 
-    >>> stopped(SharedMetrics.labels).count(" or ")
-    2
+    alert: the name of the alert with this expression.
+    while_growing: other counters. At least one of them has to grow as the alert begins; none: no condition.
+
+    >>> stopped("LabelsGone", SharedMetrics.labels).count("ALERTS")
+    3
     """
+
+    def beside(pause: str) -> str:
+        others = " or ".join(f"{_grown(other, pause)} > 0" for other in while_growing)
+        return others and f" and ({others})"
+
     found = []
-    for time, before in (("5m", "2h"), ("1h", "1d"), ("1d", "14d")):
-        three = f"{3 * int(time[:-1])}{time[-1]}"
-        usual = f"quantile_over_time(0.05, ({_grown(counter, time)})[{before}:{time}] offset {three})"
-        others = " or ".join(f"{_grown(other, three)} > 0" for other in while_growing)
-        found.append(
-            f"{_grown(counter, three)} == 0 and {usual} > 0"
-            + (f" and ({others})" if others else "")
-            + (f" unless ({_rested_daily(counter, three)})" if time == "5m" else "")
-        )
+    for pause, time, before, share in PAUSES:
+        usual = _usually_grown(counter, before, time, pause, share)
+        found.append(f"{_grown(counter, pause)} == 0 and {usual} > 0{beside(pause)}{_unless(counter, pause)}")
+    last_week = _usually_grown(counter, "3h", "5m", "7d", 0.05)
+    found.append(f"{_grown(counter, '3h')} == 0 and {last_week} > 0{beside('3h')}")
+    # A restart of Prometheus or of a worker may hide the alert for a while: the longer it has been there, the
+    # longer.
+    for pause, hidden in (("15m", "10m"), ("3h", "2h"), ("3d", "2d")):
+        told = f'last_over_time(ALERTS{{alertname="{alert}",alertstate="firing"}}[{hidden}])'
+        found.append(f"{_grown(counter, pause)} == 0 and group by ({MEMBER}) ({told})")
     return " or ".join(found)
 
 
-def _rested_daily(counter: Metric, time: str) -> str:
-    # Half an hour later: today the pause may have begun somewhat earlier.
-    return " and ".join(f"{_grown(counter, time, offset)} == 0" for offset in ("23h30m", "47h30m"))
+def _unless(counter: Metric, pause: str) -> str:
+    # After a week without records no pause of the next week is usual: a usual one began within 12 hours.
+    began = f"{_grown(counter, pause, LAST_WEEK)} == 0 and {_grown(counter, '12h', LAST_WEEK)} > 0"
+    if pause == "15m":
+        # On a Monday the two days before say nothing.
+        both = " and ".join(f"{_grown(counter, pause, day)} == 0" for day in (YESTERDAY, THE_DAY_BEFORE))
+        return f" unless ({both} unless {_grown(counter, pause, LAST_WEEK)} > 0 or {began})"
+    return f" unless ({began})" if pause == "3h" else ""
+
+
+def _usually_grown(counter: Metric, before: str, time: str, offset: str, share: float) -> str:
+    return f"quantile_over_time({share}, ({_grown(counter, time)})[{before}:{time}] offset {offset})"
 
 
 def _grown(counter: Metric, time: str, offset: str = "") -> str:
@@ -186,23 +220,24 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflSamplesGone",
-        stopped(SharedMetrics.samples),
+        stopped("StreamflSamplesGone", SharedMetrics.samples),
         0,
         "warning",
         "{{ $labels.group }} gets no samples any more.",
         "Nothing is predicted or learnt from them. The alert fires after three times the usual interval "
         "between samples: 15 minutes, three hours or three days.",
-        "Check the writer of the topic. If the samples have ended as planned, nothing is wrong: the alert "
-        "ends by itself.",
+        "Check the writer of the topic. If the samples have ended as planned, nothing is wrong: stop the "
+        "workers, or silence the alert. It stays until samples come again.",
     ),
     Alert(
         "StreamflLabelsGone",
-        stopped(SharedMetrics.labels, SharedMetrics.samples, SharedMetrics.embeddings),
+        stopped("StreamflLabelsGone", SharedMetrics.labels, SharedMetrics.samples, SharedMetrics.embeddings),
         0,
         "critical",
         "{{ $labels.group }} gets samples and no labels any more.",
         "It predicts, but learns nothing: the model no longer changes, and its error is unknown. The alert "
-        "fires after three times the usual interval between labels: 15 minutes, three hours or three days.",
+        "fires after three times the usual interval between labels: 15 minutes, three hours or three days. "
+        "It stays until labels come again.",
         "Check the writer of the labels, and the field or topic of the labels. If labels are in the topic "
         f"but are not learnt, check {SharedMetrics.waiting_samples} and the dead letters.",
     ),

@@ -73,16 +73,18 @@ def _panel(metric: Metric) -> Panel:
 
 def _alert(system: System, counter: Metric) -> Alert:
     words = [*system.name.replace("-", "_").split("_"), *counter.name.split("_"), "stopped"]
+    name = "".join(word.capitalize() for word in words)
     return Alert(
-        "".join(word.capitalize() for word in words),
-        stopped(counter),
+        name,
+        stopped(name, counter),
         0,
         "warning",
         f"{{{{ $labels.group }}}} counts nothing any more: {counter.name}.",
         f"{_sentence(counter)} It grew until now. The alert fires after three times the usual "
         "interval: 15 minutes, three hours or three days.",
         "Check whether records still come, and what /readyz and the log of the workers say. If the records "
-        "have ended as planned, nothing is wrong: the alert ends by itself.",
+        "have ended as planned, nothing is wrong: stop the workers. The alert stays while they run and the "
+        "counter stands.",
     )
 
 

@@ -2,7 +2,8 @@
 
 An hour's pause is normal for a sensor that sends once a day, and silence for one that sends each second. So a
 pause is compared with the longest usual one. The longest usual pause is forgotten in proportion to its
-length: a day's over weeks, a minute's within half an hour.
+length: a day's over weeks, a minute's within half an hour. A pause that followed a mere burst is forgotten
+sooner, once records have come for a few times as long as the burst.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Rhythm(msgspec.Struct, array_like=True):
     not count as a pause of the writer. The present pause is measured by the worker's clock, since the last
     record came.
 
-    begun, written: when the first and the last record were written.
+    begun, written: when the first and the last record were written. ``begun`` is later by each
+        pause that was far longer than all before it.
     longest: the longest usual pause, in seconds.
     heard: when the last record came, by the worker's clock; None: none came yet.
 
@@ -60,11 +62,28 @@ class Rhythm(msgspec.Struct, array_like=True):
         elif written_at < self.written + STEP and now < heard + STEP:
             return False
         else:
-            pause = max(0.0, written_at - self.written)
-            self.longest = max(pause, self.longest - pause / FORGETTING)
+            self._paused(max(0.0, written_at - self.written), now - written_at, heard)
             self.written = max(self.written, written_at)
         self.heard = now
         return True
+
+    def _paused(self, pause: float, age: float, heard: float) -> None:
+        """Learn from a pause. age: seconds since the record that ended it was written. heard: when the record
+        before it came."""
+        known = self.written - self.begun
+        if pause > TIMES * max(self.longest, LEAST) and heard - self.written >= pause / 2 > age:
+            # From a history to the live records: only what the worker itself has waited for is a pause.
+            pause = max(0.0, pause + age - (heard - self.written))
+        if pause > TIMES * max(self.longest, known, LEAST):
+            # It is far longer than all that came before, as after a history that was loaded at once. It is
+            # left out of the time that is known, so that it counts only until more than that has come.
+            self.begun += pause
+            self.longest = pause
+        elif known < self.longest:
+            kept = max(known, STEP) / (max(known, STEP) + pause)
+            self.longest = max(pause, self.longest * kept**3)
+        else:
+            self.longest = max(pause, self.longest - pause / FORGETTING)
 
     @property
     def same_until(self) -> tuple[float, float]:

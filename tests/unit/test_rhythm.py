@@ -44,6 +44,39 @@ def test_an_outage_is_no_rhythm_for_ever() -> None:
     assert (rhythm.overdue_at or 0) - max(after) == pytest.approx(TIMES * 60, rel=0.1)
 
 
+@pytest.mark.parametrize("seconds", [0, 2, 10])
+@pytest.mark.parametrize("pause", [60, 600, 7200, DAY])
+def test_a_history_that_was_loaded_at_once_hides_no_stop(seconds: float, pause: float) -> None:
+    """Protects the alert about a client whose labels stop soon after its history: the pause between the
+    history and the first live record is no usual one."""
+    history = [seconds * number / 100 for number in range(101)]
+    live = [seconds + pause + number for number in range(400)]
+    rhythm = rhythm_of(*history, *live)
+    assert (rhythm.overdue_at or 0) - live[-1] < 300
+
+
+def test_a_history_of_old_records_hides_no_stop() -> None:
+    """Protects the same alert where the history has its own times, and ended days before the first live
+    record."""
+    history = [number * 3600.0 for number in range(700)]
+    begun = history[-1] + 10 * DAY
+    live = [begun + 60 + number for number in range(400)]
+    rhythm = rhythm_of(*history, *live, away_until=begun)
+    assert (rhythm.overdue_at or 0) - live[-1] < TIMES * 3600
+
+
+def test_batches_are_no_stop_once_they_came_again() -> None:
+    """Protects streams with a batch in each hour from an alert in each hour: a pause that is far longer than
+    the first batch counts until records have come for longer than that batch took."""
+    times = [hour * 3600.0 + second for hour in range(48) for second in range(0, 300, 10)]
+    rhythm, told = Rhythm(), []
+    for when in times:
+        if (overdue_at := rhythm.overdue_at) is not None and when >= overdue_at:
+            told.append(when)
+        rhythm.came(when, when)
+    assert told == [3600.0]
+
+
 def test_a_worker_that_was_away_takes_its_absence_for_nobodys() -> None:
     """Protects the usual pause from restarts: it follows the times at which records were written."""
     whole = [float(number * 10) for number in range(1000)]

@@ -500,6 +500,20 @@ def test_a_label_field_that_no_record_has_is_told(plant: Plant, caplog: Logs) ->
     assert client.role.trouble is None
 
 
+def test_check_names_a_client_whose_labels_have_stopped(plant: Plant) -> None:
+    """Protects who looks with `check` after labels stopped: beside a history and other clients the share of
+    labelled samples looked fine. A stream in which labels are rare is not told."""
+    for number in range(60):
+        plant.sample("a", number)
+        plant.sample("b", number, **({"y": None} if number % 4 else {}))
+    assert plant.check()[0] == 0
+    assert "have no label" not in plant.details["labels of readings"]
+    for number in range(60, 66):
+        plant.sample("a", number, y=None)
+    assert plant.check()[0] == 0
+    assert "; the newest samples of a have no label, all before had" in plant.details["labels of readings"]
+
+
 def test_unlabelled_samples_of_a_client_that_has_learnt_are_no_trouble(plant: Plant) -> None:
     """Protects streams with rare labels: their client has learnt before, and a restart does not forget
     that."""

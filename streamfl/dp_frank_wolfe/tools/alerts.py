@@ -54,7 +54,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflFitsStand",
-        stopped(MemberCounts.windows, MemberCounts.samples),
+        stopped("StreamflFitsStand", MemberCounts.windows, MemberCounts.samples),
         0,
         "warning",
         "{{ $labels.group }} gets samples, but no window begins any more.",

@@ -28,7 +28,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflIterationsStand",
-        stopped(ActiveMetrics.iterations, PartyMetrics.samples),
+        stopped("StreamflIterationsStand", ActiveMetrics.iterations, PartyMetrics.samples),
         0,
         "critical",
         "{{ $labels.group }} gets samples but has stopped learning.",

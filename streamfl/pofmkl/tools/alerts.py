@@ -191,7 +191,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflUpdatesGone",
-        stopped(ServerMetrics.updates_applied),
+        stopped("StreamflUpdatesGone", ServerMetrics.updates_applied),
         0,
         "critical",
         "The server of {{ $labels.federation }} applies no updates any more.",

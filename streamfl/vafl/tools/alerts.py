@@ -46,7 +46,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflLearningStands",
-        stopped(CoordinatorMetrics.learnt, CoordinatorMetrics.embeddings),
+        stopped("StreamflLearningStands", CoordinatorMetrics.learnt, CoordinatorMetrics.embeddings),
         0,
         "critical",
         "{{ $labels.group }} gets embeddings but has stopped learning from them.",

@@ -99,9 +99,9 @@ def test_a_backfill_on_a_real_broker(
         found = json.loads(said("inspect", client, "--format", "json"))
         assert {one["client"]: one["samples"] for one in found["clients"]} == dict.fromkeys(SITES, EACH)
         assert sum(one["behind"] for one in found["inputs"]) == 0
-        assert json.loads(said("top", client, "--count", 1, "--format", "json"))["topics"][0][
-            "records"
-        ] == len(rows)
+        shown = json.loads(said("top", client, "--count", 1, "--format", "json"))["topics"]
+        records = {one["topic"]: one["records"] for one in shown}
+        assert records[f"{name}-readings"] == records[f"{name}.predictions"] == len(rows)
         said("reset", server, "--all")
         said("reset", client, "--all")
         said("check", client)
