@@ -94,6 +94,10 @@ SYSTEM = System(
             "no entity has become known to all parties for window.patience_seconds",
             "check that records and labels come to the parties that the text names, under the same names",
         ),
+        "not_frozen": Reason(
+            "a party does not have the entities of a window, which goes on without it",
+            "check who may write to the party's topic `releases`. It announces its entities anew by itself",
+        ),
         "noisy_predictions": Reason(
             "serving.mode is private, and predictions have more noise than the label's bounds are wide",
             "compute predictions from <federation>.model where the columns are, or raise privacy.epsilon or "

@@ -27,6 +27,8 @@ class MemberCounts(OutboxCounts):
     )
     windows = counter("Windows that were frozen at a party, or filled at the server")
     iterations = counter("Iterations that a party answered, or the server decided")
+    given_up_windows = counter("Windows that the server gave up, because no party had frozen them")
+    asked_names = counter("Times that the server asked a party to announce its entities anew")
     releases = counter("Links of the ledger's chain: each records a frozen window or a release")
     refused_releases = counter(
         "Releases that were held back because the ledger file does not match the state"

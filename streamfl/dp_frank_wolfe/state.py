@@ -8,10 +8,12 @@ from streamfl.state.table import StateTable
 from streamfl.state.value_fragments import AS_MANY_FRAGMENTS
 
 __all__ = [
+    "ANEW",
     "ANNOUNCEMENTS",
     "BEFORE",
     "CENTRED",
     "CHAIN",
+    "CHAIN_GAPS",
     "CHOSEN",
     "DUE",
     "ENTITY",
@@ -35,6 +37,7 @@ __all__ = [
     "PRODUCTS",
     "PROGRESS",
     "RUN",
+    "SAID_AGAIN",
     "SERVER_FIT",
     "SERVER_SELECTION",
     "SERVER_STATE",
@@ -92,6 +95,11 @@ ENTITY = PARTY_STATE.row(
     "`window.limit`. Beyond it the oldest that lacks columns or a label is forgotten.",
 )
 NUMBERED = PARTY_STATE.row("numbered", "How many entities were announced.", "With each announcement.")
+SAID_AGAIN = PARTY_STATE.row(
+    "again",
+    "How far the party has come with announcing anew what waits.",
+    "When the server asks for it, and with each part of it.",
+)
 WINDOW = PARTY_STATE.row(
     "window/NUMBER",
     "The rows of the window.",
@@ -154,6 +162,12 @@ ANNOUNCEMENTS = SERVER_STATE.row(
     "With each of them.",
     _EACH_PARTY,
 )
+ANEW = SERVER_STATE.row(
+    "anew/PARTY",
+    "Whether what a party has announced is doubtful, and whether it was asked to announce anew.",
+    "When announcements of the party are doubtful, when it is asked, and when it answers.",
+    _EACH_PARTY,
+)
 MANIFEST = SERVER_STATE.row(
     "manifest/NUMBER",
     "The entities of a window.",
@@ -169,6 +183,12 @@ PRESENCE = SERVER_STATE.row(
 SINCE = SERVER_STATE.row("since", "When the parties were asked last.", "With each message to a party.")
 PARTY_CHAIN = SERVER_STATE.row(
     "chain/PARTY", "The latest release of a party for a fit.", "With each of them.", _EACH_PARTY
+)
+CHAIN_GAPS = SERVER_STATE.row(
+    "chain-gaps/PARTY",
+    "Which numbers of a party's releases have not come. Only where members have no keys.",
+    "When a release does not follow the one before, and with each after that.",
+    _EACH_PARTY,
 )
 MEANS = SERVER_STATE.row(
     "means/PARTY/NUMBER",

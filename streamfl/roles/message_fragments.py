@@ -135,6 +135,9 @@ class LongMessages:
     claimed_sender: gives the member for whom a whole message speaks. The fragments' writer was checked
     against the sender that they name, so the whole message may speak for no other.
     senders: who may send; None: anybody. Without keys, each further name takes room for its own messages.
+    passes_repeated: whether a message comes again whose numbers were heard. Senders that begin no epoch of
+    their own need this: the numbers may be those of another run, or of a stranger's message, and the role
+    tells what it has taken.
 
     A fragment is refused with the reason
     "forged", "oversized", "contradictory_part", "missing_part" or "damaged_part", or with what ``decode``
@@ -149,8 +152,10 @@ class LongMessages:
         prefix: bytes,
         limits: Limits,
         senders: Collection[str] | None = None,
+        passes_repeated: bool = False,
     ) -> None:
         self.limits = limits
+        self._passes_repeated = passes_repeated
         self._senders = senders
         self._claimed_sender = claimed_sender
         self._decode = decode
@@ -261,10 +266,11 @@ class LongMessages:
                 f"{len(fragment.content)} bytes"
             )
             raise BadRecord("contradictory_part", text)
-        if was_heard(task.heard.get(fragment.sender, []), fragment.epoch, fragment.sequence):
-            return None
         name = (fragment.sender, fragment.epoch, fragment.sequence, fragment.digest)
         message = task.messages.get(name)
+        begins = self._passes_repeated and (fragment.place == 0 or message is not None)
+        if not begins and was_heard(task.heard.get(fragment.sender, []), fragment.epoch, fragment.sequence):
+            return None
         if message is not None and message.size != fragment.size:
             raise BadRecord(
                 "contradictory_part",
@@ -309,10 +315,11 @@ class LongMessages:
         note(ranges, fragment.epoch, fragment.sequence)
         heard[fragment.sender] = ranges
         self._changes[partition, self._heard_key(fragment.sender)] = _encode(ranges)
-        # Incomplete messages with the same numbers and another digest are obsolete.
-        numbers = (fragment.sender, fragment.epoch, fragment.sequence)
-        for name in [name for name in self._tasks[partition].messages if name[:3] == numbers]:
-            self._forget(partition, name)
+        if not self._passes_repeated:
+            # Incomplete messages with the same numbers and another digest are obsolete.
+            numbers = (fragment.sender, fragment.epoch, fragment.sequence)
+            for name in [name for name in self._tasks[partition].messages if name[:3] == numbers]:
+                self._forget(partition, name)
         while len(heard) > self.limits.senders:
             sender = next(iter(heard))
             del heard[sender]

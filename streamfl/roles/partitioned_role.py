@@ -189,7 +189,13 @@ class PartitionedRole(TaskRole[One]):
         self._peers = decode.keys()
         self._reasons = {*REFUSALS, *system.refusals}
         self._long = LongMessages(
-            decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits, senders
+            decode,
+            lambda message: str(message.sender),
+            "state",
+            FRAGMENTS.prefix,
+            limits,
+            senders,
+            passes_repeated=True,
         )
         self._patience = patience
         self._reply_deadlines: dict[int, ReplyDeadline] = {}

@@ -174,6 +174,31 @@ def test_other_content_under_a_number_is_put_together_apart() -> None:
     assert not restored(owner.changed_state()).waiting
 
 
+def test_numbers_that_were_heard_hide_no_other_message() -> None:
+    """Protects messages of senders whose numbers repeat from run to run: another content under numbers that
+    were heard comes whole, through a restart, and so does one whose parts another's came between. The last
+    part alone is nothing new."""
+
+    def made(log: Iterable[StateChange] = ()) -> LongMessages:
+        decode = {"blocks": decode_block}
+        owner = LongMessages(decode, claimed_sender_of_block, "state", b"long/", LIMITS, passes_repeated=True)
+        owner.open(0)
+        for change in log:
+            if change.value is not None:
+                owner.restore(change)
+        return owner
+
+    other = bytes(range(51, 81))
+    owner = made()
+    assert messages(owner, parts(other)) == [other]
+    assert messages(owner, parts(other)[-1:]) == []
+    owner = made(owner.changed_state())
+    assert messages(owner, parts()[:2]) == []
+    assert messages(owner, parts(other)) == [other]
+    assert messages(owner, parts()[2:]) == [BLOCK]
+    assert not owner.waiting
+
+
 def test_partitions_are_apart() -> None:
     """Protects scale-out: the same numbers in two partitions are two messages."""
     first = received(split("pump", 7, 1, BLOCK, PART), 0)

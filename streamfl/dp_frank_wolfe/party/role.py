@@ -26,6 +26,7 @@ from streamfl.dp_frank_wolfe.messages import (
     records_of,
 )
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics
+from streamfl.dp_frank_wolfe.party.announcing import Announcing
 from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.given import PartyGiven
@@ -48,7 +49,6 @@ from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["PartyTask"]
 
-ANNOUNCED_BYTES = 60_000
 # Windows from which a party follows its server back. Fewer may be manifests that were replayed late.
 MOST_AHEAD = 100
 
@@ -66,6 +66,7 @@ class PartyTask(PartsTask):
         self.parts = ChangedParts()
         self.ledger = PartyLedger(public, given, outbox)
         self.table = PartyTable(self.parts, columns, settings.window.limit, outbox.counts)
+        self.announcing = Announcing(self)
         self.frozen = FrozenWindow(self.parts, settings.window.rows, columns)
         self.progress = PartyProgress()
         self._remember_progress = self.parts.single(PROGRESS, PartyProgress, self._restore_progress)
@@ -80,7 +81,7 @@ class PartyTask(PartsTask):
 
     @property
     def wake_at(self) -> float | None:
-        announces = self.table.has_new and self.trouble is None
+        announces = self.announcing.is_due and self.trouble is None
         return earliest(self._now if announces else None, self.serving.wake_at)
 
     @property
@@ -108,7 +109,7 @@ class PartyTask(PartsTask):
         self._look()
         # A party in trouble can release nothing. A window with its entities would be lost to all parties.
         if self.trouble is None:
-            self._announce()
+            self.announcing.announce()
         self.serving.pass_time(now)
 
     def restore(self, key: bytes, value: bytes) -> None:
@@ -172,28 +173,16 @@ class PartyTask(PartsTask):
         self.outbox.counts.spent_entities += 1
         return False
 
-    def _announce(self) -> None:
-        names: list[str] = []
-        size = 0
-        for name in self.table.new:
-            if not self.ledger.allows(name):
-                # The ledger has become full meanwhile.
-                self.table.forget([name])
-                self.outbox.counts.spent_entities += 1
-                continue
-            if size + len(name.encode()) + 3 > ANNOUNCED_BYTES:
-                self._announce_some(names)
-                names, size = [], 0
-            names.append(name)
-            size += len(name.encode()) + 3
-        if names:
-            self._announce_some(names)
-
-    def _announce_some(self, names: list[str]) -> None:
-        first = self.table.announce(names)
-        self.outbox.counts.announced_entities += len(names)
+    def send_names(self, names: list[str], first: int) -> None:
+        """Announces entities. first: the first one's number; the others' follow, where it is not 0."""
         self.progress.announced += 1
-        self.send(0, self.progress.announced, "entities", content_of(Entities(names, first)))
+        content = content_of(Entities(names, first))
+        if names:
+            self.send(0, self.progress.announced, "entities", content)
+        else:
+            # It begins to announce anew. The server sees by this which manifest was taken last.
+            window = max(self.progress.window, self.ledger.window)
+            self.send(window, self.progress.announced, "entities", content, 0, self.progress.manifest)
         self._remember()
 
     # ---- the server
@@ -206,6 +195,8 @@ class PartyTask(PartsTask):
         heard = digest(message.kind.encode(), b"%d" % message.iteration, message.content)
         if message.kind == "manifest":
             self._take_manifest(message, heard)
+        elif message.kind == "entities":
+            self.announcing.take_question(message, heard)
         elif message.kind == "model":
             self._take_model(message, heard)
         elif message.kind in self.answers.kinds:

@@ -101,6 +101,18 @@ class PartyTable:
         self._remember_numbered(self._latest)
         return first
 
+    @property
+    def latest(self) -> int:
+        """The largest number of an announced entity."""
+        return self._latest
+
+    def announced_between(self, after: int, last: int) -> list[tuple[int, str]]:
+        """Numbers and names of announced entities with a number after the one, up to the other,
+        ascending."""
+        return sorted(
+            (row.number, name) for name, row in self._announced.items() if after < row.number <= last
+        )
+
     def was_announced(self, name: str) -> bool:
         return name in self._announced
 

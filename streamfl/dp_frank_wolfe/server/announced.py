@@ -63,6 +63,11 @@ class Announced:
         return self._received.gaps
 
     @property
+    def is_begun(self) -> bool:
+        """Whether any announcement has come."""
+        return self._received.is_begun
+
+    @property
     def complete(self) -> int:
         """How many names all parties have announced."""
         return len(self._complete)
@@ -106,6 +111,27 @@ class Announced:
         if is_new:
             self._received.take(party, number)
         return is_new
+
+    def lacks(self, party: str, names: Sequence[str]) -> bool:
+        """Whether the party has not announced some of these, as far as is known."""
+        place = self._place[party]
+        return any(name not in self._names or self._names[name][place] is None for name in names)
+
+    def begin_anew(self, party: str, number: int) -> None:
+        """Forget what the party has announced. number: of the announcement before the next one."""
+        place = self._place[party]
+        for name, known in [*self._names.items()]:
+            if known[place] is None:
+                continue
+            self._complete.pop(name, None)
+            known[place] = None
+            if known.count(None) == len(known):
+                del self._names[name]
+                self._kept_names.forget(name)
+            else:
+                self._kept_names.remember(name, known)
+        self._waiting[party] = 0
+        self._received.begin_anew(party, number)
 
     def draw(self, count: int) -> dict[str, dict[str, int]]:
         """Takes the first ``count`` names that all parties announced. Returns, by party, the names,

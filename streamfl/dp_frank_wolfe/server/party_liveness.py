@@ -114,6 +114,20 @@ class PartyLiveness:
         self._presences[party] = _Presence(heard=_place(kind, iteration), digest=_digest(content))
         self._remember(party)
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether any party has answered in this window."""
+        return any(one.heard for one in self._presences.values())
+
+    def owes(self, party: str) -> str:
+        """The kind of message that is expected of the party; empty for none."""
+        return self._presences[party].owes
+
+    def leave(self, party: str) -> None:
+        """A party is not waited for any longer, as if it had not answered in time."""
+        self._presences[party].away = True
+        self._remember(party)
+
     def spoke(self, party: str) -> None:
         """A party announced names. It is present if it owes nothing. If it owes an answer, the names may be
         from before it left."""

@@ -20,7 +20,6 @@ from streamfl.dp_frank_wolfe.learning.weights import weights_of
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
     SERVER_NAME,
-    Entities,
     FittedModel,
     Frozen,
     Message,
@@ -32,10 +31,10 @@ from streamfl.dp_frank_wolfe.messages import (
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
 from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
 from streamfl.dp_frank_wolfe.privacy.chains import PartyChains
-from streamfl.dp_frank_wolfe.server.announced import Announced
+from streamfl.dp_frank_wolfe.privacy.ledger import digest
 from streamfl.dp_frank_wolfe.server.fit import Fit
+from streamfl.dp_frank_wolfe.server.names import Names
 from streamfl.dp_frank_wolfe.server.party_liveness import PartyLiveness
-from streamfl.dp_frank_wolfe.server.progress_timer import ProgressTimer
 from streamfl.dp_frank_wolfe.server.selection import Selection
 from streamfl.dp_frank_wolfe.server.told_means import ToldMeans
 from streamfl.dp_frank_wolfe.serving.server import Partials
@@ -52,8 +51,6 @@ __all__ = ["ServerTask"]
 
 # Phases: waiting for names; for parties to freeze the window; for their releases.
 GATHERING, FREEZING, FITTING = range(3)
-# An announcement may be refused and replayed, so it is not told at once that it was overtaken.
-LOST_SECONDS = 60.0
 
 
 class _Run(msgspec.Struct, array_like=True):
@@ -89,22 +86,22 @@ class ServerTask(PartsTask):
     def __init__(self, public: Public, outbox: Outbox[MemberCounts]) -> None:
         self.outbox = outbox
         self.parts = ChangedParts("a server")
-        self._public = public
+        self.public = public
         self.codec = codec(public.settings.message_bytes)
         self._run = _Run()
         self._remember_run = self.parts.single(RUN, _Run, self._restore_run)
         self._now = 0.0
         self._looked = False
         window = public.settings.window
-        self.announced = Announced(self.parts, public.parties, window.limit, outbox.counts)
-        self._progress_timer = ProgressTimer(window.patience_seconds)
-        self._lost_timer = ProgressTimer(min(LOST_SECONDS, window.patience_seconds))
+        self.names = Names(self)
+        self.announced = self.names.announced
         self.liveness = PartyLiveness(self.parts, public.parties, window.patience_seconds)
         self.means = ToldMeans(public, self.parts)
         make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
         self.estimator: Estimator = make(public, self.parts, outbox.counts, self.means.has)
         self.partials = Partials(public, self.parts, outbox)
-        self._chains = PartyChains(self.parts, public.parties, outbox.notices)
+        proven = public.settings.federation.members is not None
+        self._chains = PartyChains(self.parts, public.parties, outbox.notices, proven)
         # Manifests of a window that parties are to freeze, by party. Until layout 2 all parties had the same.
         self._manifests = ValueFragments(
             self.parts, MANIFEST, public.settings.message_bytes * len(public.parties)
@@ -124,7 +121,7 @@ class ServerTask(PartsTask):
 
     @property
     def wake_at(self) -> float | None:
-        timed = (self.liveness, self.partials, self._progress_timer, self._lost_timer)
+        timed = (self.liveness, self.partials, self.names)
         return earliest(*(one.wake_at for one in timed))
 
     @property
@@ -142,24 +139,20 @@ class ServerTask(PartsTask):
 
     @property
     def awaited(self) -> str | None:
-        rows, complete = self._public.settings.window.rows, self.announced.complete
+        rows, complete = self.public.settings.window.rows, self.announced.complete
         if self.window or complete >= rows:
             return self.partials.awaited
-        lacking = "".join(f"; {party} lacks {count:,} that others have" for party, count in self._lacking)
+        lacking = "".join(
+            f"; {party} lacks {count:,} that others have" for party, count in self.names.lacking
+        )
         return (
             f"knows {complete:,} of {rows:,} entities that every party has announced (window.rows){lacking}"
         )
 
-    @property
-    def _lacking(self) -> list[tuple[str, int]]:
-        """Parties that have not announced all that others have, with how many lack."""
-        return [(party, count) for party, count in self.announced.missing.items() if count]
-
     def set_back(self, now: float) -> None:
         self.liveness.set_back(now)
         self.partials.set_back(now)
-        self._progress_timer.set_back(now)
-        self._lost_timer.set_back(now)
+        self.names.set_back(now)
 
     def pass_time(self, now: float) -> None:
         self._now = now
@@ -170,15 +163,20 @@ class ServerTask(PartsTask):
         self.outbox.counts.timed_out_rounds += bool(away)
         for party in away:
             self.outbox.counts.missing_answers += 1
-            patience = self._public.settings.window.patience_seconds
+            patience = self.public.settings.window.patience_seconds
             text = f"{party!r} has not answered for {patience:g} s: window {self.window} continues without it"
             self.outbox.notices.say("away", text)
         for party in again:
             self.outbox.counts.repeated_asks += 1
             if self._run.phase == FREEZING:
-                self._say(party, "manifest", 0, self._manifest_of(party))
+                self.say(party, "manifest", 0, self._manifest_of(party))
+                if not self.names.anew.was_asked_in(party, self.window):
+                    # Its entities may be of another run, and nobody has them.
+                    self.names.ask(party, now)
             else:
                 self._ask(party)
+        self.names.pass_time(now)
+        self._begin_window_if_full()
         self._go_on()
         self.partials.pass_time(now)
         self._look_at_names()
@@ -203,13 +201,12 @@ class ServerTask(PartsTask):
         assert isinstance(message, Message)
         self._now = now
         party = channel.partition("/")[2]
-        if message.fingerprint != self._public.fingerprint:
+        if message.fingerprint != self.public.fingerprint:
             raise BadRecord("configuration", ANOTHER)
         if message.sender != party:
             raise BadRecord("forged", f"{message.sender!r} speaks where {party!r} is heard")
         if message.kind == "entities":
-            entities: Entities = read_content(message.content, Entities)
-            if self.announced.take(party, message.iteration, entities):
+            if self.names.take(party, message, now):
                 self.liveness.spoke(party)
                 self._begin_window_if_full()
                 self._look_at_names()
@@ -226,56 +223,54 @@ class ServerTask(PartsTask):
     # ---- a window
 
     def _look_at_names(self) -> None:
-        """Logs a notice if names wait for a party, because such a window waits for ever, and if names are
-        lost."""
-        missing, lost = self._lacking, self.announced.lost
-        self._progress_timer.see(
-            self._run.phase == GATHERING and bool(missing), self.announced.completed, self._now
-        )
-        self._lost_timer.see(
-            bool(lost), sum(last + 1 - first for gaps in lost.values() for first, last in gaps), self._now
-        )
-        if self._lost_timer.is_due(self._now):
-            told = ", ".join(
-                f"{party!r} {' '.join(f'{first}-{last}' for first, last in gaps)}"
-                for party, gaps in lost.items()
-            )
-            self.outbox.notices.say(
-                "lost_names",
-                f"announcements of entities have not come, although later ones have: {told}. They were "
-                "refused, or deleted unread. Replay those that are dead letters. The entities in the others "
-                "come into no window",
-            )
-        if self._progress_timer.is_due(self._now):
-            window = self._public.settings.window
-            lacking = ", ".join(f"{party!r} {count}" for party, count in missing)
-            text = (
-                f"no entity has become known to all parties for {window.patience_seconds:g} s: window "
-                f"{self.window + 1} has {self.announced.complete} of {window.rows}, and of those that others "
-                f"announced these are missing at {lacking}. They wait without a time limit: check that their "
-                "records and labels come there, under the same names"
-            )
-            self.outbox.notices.say("names", text)
+        self.names.look(self._run.phase == GATHERING, self._now)
 
     def _restore_run(self, run: _Run) -> None:
         self._run = run
 
     def _begin_window_if_full(self) -> None:
-        run, rows = self._run, self._public.settings.window.rows
-        if run.phase != GATHERING or self.announced.complete < rows:
+        run, rows = self._run, self.public.settings.window.rows
+        if run.phase != GATHERING or self.announced.complete < rows or self.names.anew.holds:
             return
         drawn = self.announced.draw(rows)
-        digest = digest_of_rows(list(drawn[self._public.parties[0]]))
-        manifests = {party: manifest_content(numbers, digest) for party, numbers in drawn.items()}
-        self._run = _Run(run.window + 1, FREEZING, digest)
+        rows_digest = digest_of_rows(list(drawn[self.public.parties[0]]))
+        manifests = {party: manifest_content(numbers, rows_digest) for party, numbers in drawn.items()}
+        # A party may have frozen later windows: those of another run, or that a stranger wrote.
+        self._run = _Run(max(run.window, self.names.anew.furthest) + 1, FREEZING, rows_digest)
         self._remember_run(self._run)
         self._manifests.write(msgspec.msgpack.encode(manifests))
         self.means.begin()
         self.estimator.begin(self.window)
         self.liveness.begin("frozen", self._now)
         for party, content in manifests.items():
-            self._say(party, "manifest", 0, content)
+            self.say(party, "manifest", 0, content)
         self.outbox.counts.windows += 1
+
+    def begins_anew(self, party: str, message: Message) -> None:
+        """A party that was asked announces anew. It has taken all that was said to it before it was asked."""
+        after_manifest = self.names.anew.was_asked_in(party, self.window)
+        if self._run.phase != FREEZING or not after_manifest or self.liveness.owes(party) != "frozen":
+            return
+        manifest = digest(b"manifest", b"0", self._manifest_of(party))
+        if (message.window, message.head) == (self.window, manifest):
+            return
+        text = (
+            f"{party!r} cannot freeze window {self.window}: it does not have these entities, or no "
+            "budget for them. They were announced in another run, or by somebody else. The window goes on "
+            "without it"
+        )
+        self.outbox.notices.say("not_frozen", text)
+        self.liveness.leave(party)
+        self._go_on()
+
+    def _give_up_window(self) -> None:
+        """No party has frozen the window, and none will."""
+        self._run.phase = GATHERING
+        self._remember_run(self._run)
+        self._manifests.clear()
+        self.liveness.end()
+        self.outbox.counts.given_up_windows += 1
+        self._begin_window_if_full()
 
     def _manifest_of(self, party: str) -> bytes:
         content = self._manifests.content
@@ -301,7 +296,7 @@ class ServerTask(PartsTask):
             if frozen.manifest != run.manifest:
                 raise BadRecord("another_manifest", f"{party!r} has frozen another window {run.window}")
             self.means.take(party, frozen.means, frozen.weight)
-            if self._public.settings.learning.intercept and not frozen.means:
+            if self.public.settings.learning.intercept and not frozen.means:
                 text = (
                     f"{party!r} tells no means: its learning.intercept is false, or its release is an "
                     "earlier one"
@@ -319,6 +314,9 @@ class ServerTask(PartsTask):
     def _go_on(self) -> None:
         """Goes on as far as possible without another answer."""
         if self._run.phase == GATHERING or self.liveness.awaited:
+            return
+        if self._run.phase == FREEZING and not self.liveness.has_answers:
+            self._give_up_window()
             return
         if self._run.phase == FREEZING:
             self._run.phase = FITTING
@@ -354,13 +352,13 @@ class ServerTask(PartsTask):
     def _ask(self, party: str) -> None:
         for question in self.estimator.questions(party):
             self.liveness.ask(party, question.answer, question.iteration, self._now)
-            self._say(party, question.kind, question.iteration, question.content)
+            self.say(party, question.kind, question.iteration, question.content)
 
     def _end_window(self) -> None:
-        bounds, intercept = self._public.settings.bounds, self.means.intercept(self.estimator.weights)
+        bounds, intercept = self.public.settings.bounds, self.means.intercept(self.estimator.weights)
         for party, own in self.estimator.weights.items():
             columns, weights = weights_of(own)
-            self._say(party, "model", 0, content_of(FittedModel(columns, weights)))
+            self.say(party, "model", 0, content_of(FittedModel(columns, weights)))
             active = [int(column) for column in own.nonzero()[0]]
             published = PublishedModel(
                 party,
@@ -382,9 +380,10 @@ class ServerTask(PartsTask):
 
     # ---- sending
 
-    def _say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
+    def say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
+        window = 0 if kind == "entities" else self.window
         message = Message(
-            VERSION, self._public.fingerprint, SERVER_NAME, self.window, iteration, kind, 0, b"", content
+            VERSION, self.public.fingerprint, SERVER_NAME, window, iteration, kind, 0, b"", content
         )
         self.outbox.send(f"asks/{party}", records_of(self.codec, message))
 

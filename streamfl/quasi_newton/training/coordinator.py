@@ -200,13 +200,14 @@ class CoordinatorTask(PartsTask):
         joined: Joined = read_content(message.content, Joined)
         if message.run == run.number and party in run.joined:
             told = message.alignment, joined.batches, joined.columns
-            if told == (run.alignment, run.batches, run.joined[party]):
-                self._repeated()
-            elif self.owed:
-                self._fail(f"{party!r} has joined it twice, and not alike", self.settings.federation.parties)
-            else:
-                # Others' messages in its name led the training to its end, without this party.
+            if not self.owed:
+                # Messages in its name, of another run or a stranger's, may have led the training to its end
+                # without this party. A party that has come to the end as well passes over this.
                 self._say(party, "failed", b"")
+            elif told == (run.alignment, run.batches, run.joined[party]):
+                self._repeated()
+            else:
+                self._fail(f"{party!r} has joined it twice, and not alike", self.settings.federation.parties)
             return
         # Each party has its own topic, so another party's first upload may be read before this message.
         if message.run > run.number or run.phase not in (ALIGNING, ROUND):
@@ -223,11 +224,16 @@ class CoordinatorTask(PartsTask):
         self._remember()
 
     def _take_failed(self, party: str, message: Message) -> None:
-        if message.run < self.run.number or self.run.phase not in (ALIGNING, ROUND):
-            self._repeated()
-            return
         if message.run > self.run.number:
             raise BadRecord("implausible", f"run {message.run} has failed: nothing led to it")
+        if message.run == self.run.number and self.run.phase == TRAINED:
+            # It was led to its end as above. Parties that are still in it wait for this one.
+            for name in self.settings.federation.parties:
+                self._say(name, "failed", b"")
+            return
+        if message.run < self.run.number or not self.owed:
+            self._repeated()
+            return
         # The party itself too: without keys a stranger may have spoken in its name.
         self._fail(f"{party!r} could not continue, see its log", self.settings.federation.parties)
 

@@ -15,7 +15,7 @@ from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
 from streamfl.quasi_newton.learning.taylor import residuals
 from streamfl.quasi_newton.messages import Aligned, Blinded, FirstAnswer, Message, content_of, read_content
 from streamfl.quasi_newton.metrics import MemberCounts
-from streamfl.quasi_newton.rows.alignment import check_answer
+from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points
 from streamfl.quasi_newton.rows.batches import FrozenBatches
 from streamfl.quasi_newton.rows.learnt_batches import MOST_EVER
 from streamfl.quasi_newton.scoring.guest import GuestScoring
@@ -124,7 +124,11 @@ class GuestTask(ScoringParty):
             return
         answer: FirstAnswer = read_content(self.exchange.unsealed(host, message), FirstAnswer)
         names = self.rows.candidates
-        check_answer(answer.own, answer.twice, len(names), self.settings.alignment.limit)
+        if len(answer.twice) != len(names) * POINT_BYTES:
+            # It answers the points of another run, or a stranger's, and the host answers once in a training.
+            self.fail(f"{host!r} has answered {len(answer.twice)} bytes of points to {len(names)} points")
+            return
+        check_points(answer.own, self.settings.alignment.limit)
         session = self.exchange.session(host)
         content = self.alignments.request(host, session, names, answer.own, answer.twice)
         self.outbox.ask(matched, content, lambda result: self._keep_common(host, answer.least, result))

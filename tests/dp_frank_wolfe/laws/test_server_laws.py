@@ -45,7 +45,9 @@ def heard(estimator: str) -> list[Received]:
     for number, (_, topic, _, value) in enumerate(loop.committed):
         if topic in member.inputs:
             channel, decode = member.inputs[topic]
-            record = Record(topic, 0, number, None, value, (), BEGIN)
+            # Written after the server began, whatever its clock says: what is older the server asks for
+            # anew, and here nobody answers.
+            record = Record(topic, 0, number, None, value, (), 1e12)
             found.append(Received(channel, decode(record), record))
     assert len(found) > 8
     return found

@@ -57,7 +57,7 @@ def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> 
     parties = hands(server)
     server.tell("party-1", "entities", Entities(names[ROWS - 5 : ROWS]), iteration=3)
     assert server.task.window == 1
-    assert server.task._progress_timer.wake_at is None
+    assert server.task.names._progress_timer.wake_at is None
     converse(server, parties)
     server.tell("party-1", "entities", Entities(names[ROWS:]), iteration=4)
     server.tick(61)
