@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -17,11 +17,22 @@ from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
 from streamfl.state.changelog import ChangedParts
 
-__all__ = ["Announced"]
+__all__ = ["Announced", "Taken"]
 
 # Bound on the numbers that a party announces entities under, so that they can be remembered.
 MOST_NUMBERED = 2**53
 _Known = Annotated[int, msgspec.Meta(ge=0)] | list[Count | None]
+
+
+class Taken(NamedTuple):
+    """What came of an announcement.
+
+    is_new: it had not come before.
+    left_out: names in it stay unknown. There was no room, or its number was that of an earlier announcement.
+    """
+
+    is_new: bool
+    left_out: bool
 
 
 class Announced:
@@ -72,9 +83,8 @@ class Announced:
         """How many names all parties have announced."""
         return len(self._complete)
 
-    def take(self, party: str, number: int, told: Entities) -> bool:
-        """Takes a party's announcement. False if it came before. Raises BadRecord for an announcement that no
-        party makes.
+    def take(self, party: str, number: int, told: Entities) -> Taken:
+        """Takes a party's announcement. Raises BadRecord for an announcement that no party makes.
 
         A party that lost its state announces anew, under other numbers. For names that wait, the latest
         number counts.
@@ -110,12 +120,7 @@ class Announced:
         self._waiting[party] += len(fresh)
         if is_new:
             self._received.take(party, number)
-        return is_new
-
-    def lacks(self, party: str, names: Sequence[str]) -> bool:
-        """Whether the party has not announced some of these, as far as is known."""
-        place = self._place[party]
-        return any(name not in self._names or self._names[name][place] is None for name in names)
+        return Taken(is_new, list(before.values()).count(None) > len(fresh))
 
     def begin_anew(self, party: str, number: int) -> None:
         """Forget what the party has announced. number: of the announcement before the next one."""

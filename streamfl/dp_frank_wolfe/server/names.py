@@ -70,16 +70,16 @@ class Names:
             anew.answered(party, message.window, now)
             server.begins_anew(party, message)
             return True
-        is_new = announced.take(party, message.iteration, entities)
+        taken = announced.take(party, message.iteration, entities)
         record = server.outbox.record
         written = 0.0 if record is None else record.timestamp
         if 0 < written < self._begun and not anew.is_known(party) and not server.window:
             # It may be of another run. If it is not, the party announces the same again.
             self.ask(party, now)
-        elif not self._came_before(party, message) and announced.lacks(party, entities.names):
+        elif not self._came_before(party, message) and taken.left_out:
             # Its number was another announcement's, or there is no room for all that was announced.
             anew.doubt(party, now)
-        return is_new
+        return taken.is_new
 
     def _begin(self, now: float) -> None:
         if self._begun < 0:
@@ -96,7 +96,7 @@ class Names:
         """Ask a party to announce anew all that waits there."""
         self.anew.ask(party, self._server.window, now)
         # The time tells this question from others: a party answers each once.
-        self._server.say(party, "entities", int(now * 1000), content_of(Entities([])))
+        self._server.tell(party, "entities", int(now * 1000), content_of(Entities([])))
         self._server.outbox.counts.asked_names += 1
 
     def look(self, gathering: bool, now: float) -> None:

@@ -169,7 +169,7 @@ class ServerTask(PartsTask):
         for party in again:
             self.outbox.counts.repeated_asks += 1
             if self._run.phase == FREEZING:
-                self.say(party, "manifest", 0, self._manifest_of(party))
+                self.tell(party, "manifest", 0, self._manifest_of(party))
                 if not self.names.anew.was_asked_in(party, self.window):
                     # Its entities may be of another run, and nobody has them.
                     self.names.ask(party, now)
@@ -243,7 +243,7 @@ class ServerTask(PartsTask):
         self.estimator.begin(self.window)
         self.liveness.begin("frozen", self._now)
         for party, content in manifests.items():
-            self.say(party, "manifest", 0, content)
+            self.tell(party, "manifest", 0, content)
         self.outbox.counts.windows += 1
 
     def begins_anew(self, party: str, message: Message) -> None:
@@ -352,13 +352,13 @@ class ServerTask(PartsTask):
     def _ask(self, party: str) -> None:
         for question in self.estimator.questions(party):
             self.liveness.ask(party, question.answer, question.iteration, self._now)
-            self.say(party, question.kind, question.iteration, question.content)
+            self.tell(party, question.kind, question.iteration, question.content)
 
     def _end_window(self) -> None:
         bounds, intercept = self.public.settings.bounds, self.means.intercept(self.estimator.weights)
         for party, own in self.estimator.weights.items():
             columns, weights = weights_of(own)
-            self.say(party, "model", 0, content_of(FittedModel(columns, weights)))
+            self.tell(party, "model", 0, content_of(FittedModel(columns, weights)))
             active = [int(column) for column in own.nonzero()[0]]
             published = PublishedModel(
                 party,
@@ -380,7 +380,7 @@ class ServerTask(PartsTask):
 
     # ---- sending
 
-    def say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
+    def tell(self, party: str, kind: str, iteration: int, content: bytes) -> None:
         window = 0 if kind == "entities" else self.window
         message = Message(
             VERSION, self.public.fingerprint, SERVER_NAME, window, iteration, kind, 0, b"", content

@@ -190,7 +190,7 @@ class CoordinatorTask(PartsTask):
     def _look_at_key(self) -> None:
         """Fail a run that began under another key: it cannot go on after a restart with this one."""
         if self.owed and self.run.key != self._key:
-            self._fail(OTHER_KEY, self.settings.federation.parties)
+            self._fail(OTHER_KEY)
 
     def _take_joined(self, party: str, message: Message) -> None:
         run = self.run
@@ -207,7 +207,7 @@ class CoordinatorTask(PartsTask):
             elif told == (run.alignment, run.batches, run.joined[party]):
                 self._repeated()
             else:
-                self._fail(f"{party!r} has joined it twice, and not alike", self.settings.federation.parties)
+                self._fail(f"{party!r} has joined it twice, and not alike")
             return
         # Each party has its own topic, so another party's first upload may be read before this message.
         if message.run > run.number or run.phase not in (ALIGNING, ROUND):
@@ -226,25 +226,21 @@ class CoordinatorTask(PartsTask):
     def _take_failed(self, party: str, message: Message) -> None:
         if message.run > self.run.number:
             raise BadRecord("implausible", f"run {message.run} has failed: nothing led to it")
-        if message.run == self.run.number and self.run.phase == TRAINED:
+        if message.run == self.run.number and self.owed:
+            # The party itself too: without keys a stranger may have spoken in its name.
+            self._fail(f"{party!r} could not continue, see its log")
+        elif message.run == self.run.number and self.run.phase == TRAINED:
             # It was led to its end as above. Parties that are still in it wait for this one.
-            for name in self.settings.federation.parties:
-                self._say(name, "failed", b"")
-            return
-        if message.run < self.run.number or not self.owed:
+            self._say_all("failed", b"")
+        else:
             self._repeated()
-            return
-        # The party itself too: without keys a stranger may have spoken in its name.
-        self._fail(f"{party!r} could not continue, see its log", self.settings.federation.parties)
 
-    def _fail(self, text: str, told: Sequence[str]) -> None:
-        """End the run as failed. told: the parties that do not know of the failure yet."""
+    def _fail(self, text: str) -> None:
         self.run.phase = FAILED
         self.outbox.counts.failed_trainings += 1
         self.run.failure = f"training {self.run.number} has ended: {text}"
         self.outbox.notices.say("failed", self.run.failure)
-        for name in told:
-            self._say(name, "failed", b"")
+        self._say_all("failed", b"")
         self._remember()
 
     # ---- rounds
@@ -300,8 +296,7 @@ class CoordinatorTask(PartsTask):
             # These sums are decrypted. If the coordinator waited for others instead, the guest could have
             # vector after vector decrypted.
             self.outbox.counts.implausible_openings += 1
-            federation = self.settings.federation
-            self._fail(f"the sums of {federation.guest_party!r} are none: {error.text}", federation.parties)
+            self._fail(f"the sums of {self.settings.federation.guest_party!r} are none: {error.text}")
             return
         if run.round % 2:
             offered = products.reshape(2, -1)
@@ -312,7 +307,7 @@ class CoordinatorTask(PartsTask):
         taken = run.round // 2 + 1
         due = taken % learning.curvature_every == 0 and taken >= 2 * learning.curvature_every
         if due and not self.descent.frozen:
-            self._say_all(StepDecision(coefficients, UNTOLD, True, False, False, False))
+            self._say_all("step", content_of(StepDecision(coefficients, UNTOLD, True, False, False, False)))
             run.round, run.opened = run.round + 1, {}
             self._remember()
         else:
@@ -327,7 +322,7 @@ class CoordinatorTask(PartsTask):
         if epoch_ends:
             over = self.descent.end_epoch(float(np.mean(run.losses)), run.batches)
             run.losses = []
-        self._say_all(StepDecision(coefficients, UNTOLD, False, kept, epoch_ends, over))
+        self._say_all("step", content_of(StepDecision(coefficients, UNTOLD, False, kept, epoch_ends, over)))
         run.round, run.opened = 2 * (iteration + 1), {}
         if over:
             run.phase = TRAINED
@@ -384,9 +379,9 @@ class CoordinatorTask(PartsTask):
         if kind in ("opened", "step"):
             self.traffic.add(run.number, run.round // 2, 0, size)
 
-    def _say_all(self, step: StepDecision) -> None:
+    def _say_all(self, kind: str, content: bytes) -> None:
         for party in self.settings.federation.parties:
-            self._say(party, "step", content_of(step))
+            self._say(party, kind, content)
 
     def _repeated(self) -> None:
         self.outbox.counts.repeated_messages += 1

@@ -29,6 +29,8 @@ PARTIES = (CLINIC, INSURER)
 ROWS = 12
 # Entities that are in no window.
 LEFT = 3
+# More seconds than any message is old as it comes.
+OLDEST = 60.0
 
 
 def _federation(estimator: str, serving: str = "off") -> FuzzedFederation:
@@ -87,6 +89,12 @@ class DPFrankWolfeTarget(ReplayedTarget):
     def begin(self) -> None:
         self.codec = codec(self.settings.message_bytes)
         super().begin()
+
+    def let_time_pass(self) -> None:
+        super().let_time_pass()
+        # The recorded messages are written after the server began. What is older the server asks for anew,
+        # and here nobody answers.
+        self.now += OLDEST
 
     def sent(self, send: Send) -> None:
         if send.channel in ("predictions", "model"):
