@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +29,7 @@ __all__ = [
     "SAMPLES",
     "bare_rate",
     "measure",
+    "rate",
     "running",
     "samples",
     "span",
@@ -120,7 +122,7 @@ def bare_rate(address: str, bus: Bus) -> float:
         producer.commit_transaction()
     consumer.close()
     producer.close()
-    return _rate(bus, "bare")
+    return rate(bus, "bare", SAMPLES)
 
 
 def _client_rate(name: str, url: str, bus: Bus) -> float:
@@ -137,13 +139,15 @@ def streamfl_rate(topic: str, configurations: Sequence[str], bus: Bus) -> float:
     configuration."""
     with running(configurations) as wait:
         wait(lambda: _count(bus, topic) >= SAMPLES, "every sample was taken")
-    return _rate(bus, topic)
+    return rate(bus, topic, SAMPLES)
 
 
 @contextmanager
-def running(configurations: Sequence[str]) -> Iterator[Callable[[Callable[[], bool], str], None]]:
-    """A process of ``streamfl run`` for each configuration, and what waits until something is so, which it
-    names."""
+def running(
+    configurations: Sequence[str], processors: Collection[int] | None = None
+) -> Iterator[Callable[[Callable[[], bool], str], None]]:
+    """A process of ``streamfl run`` for each configuration, on these processors alone, and what waits until
+    something is so, which it names."""
     command, workers = [sys.executable, "-m", "streamfl"], []
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -168,6 +172,10 @@ def running(configurations: Sequence[str]) -> Iterator[Callable[[Callable[[], bo
             workers += [
                 subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log) for path in paths
             ]
+            if processors is not None:
+                # Threads that a process starts later have its processors.
+                for worker in workers:
+                    os.sched_setaffinity(worker.pid, processors)
             yield wait
         finally:
             for worker in workers:
@@ -180,12 +188,12 @@ def _count(bus: Bus, topic: str) -> int:
     return sum(1 for _ in bus.read(topic))
 
 
-def _rate(bus: Bus, topic: str) -> float:
+def rate(bus: Bus, topic: str, expected: int) -> float:
     """Records a second from the first record's time to the last one's: joining the group and starting up are
     left out."""
     times = [record.timestamp for record in bus.read(topic)]
-    if len(times) != SAMPLES:
-        raise RuntimeError(f"{topic} has {len(times)} records, not {SAMPLES}: something was lost or doubled")
+    if len(times) != expected:
+        raise RuntimeError(f"{topic} has {len(times)} records, not {expected}: something was lost or doubled")
     return (len(times) - 1) / span(times)
 
 

@@ -23,7 +23,7 @@ from streamfl.pofmkl.client.staleness import StalenessPolicy
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.bins import draw_bins
 from streamfl.pofmkl.learning.learner import Learnt
-from streamfl.pofmkl.learning.rows import RowPool
+from streamfl.pofmkl.learning.rows import RowPool, in_turns
 from streamfl.pofmkl.messages import AWAITED, LARGEST_STEP, UPDATE, Update
 from streamfl.pofmkl.metrics import UplinkMetrics
 
@@ -204,8 +204,9 @@ class Uploads:
         )
         sample_of = np.repeat(np.array(list(uploads), dtype=np.intp), held)
         probability_of = np.repeat(np.array([upload.record.probability for upload in gathering]), held)
+        turns = in_turns(row_of)
         for start in range(0, len(row_of), BLOCK_STEPS):
-            block = slice(start, start + BLOCK_STEPS)
+            block = turns[start : start + BLOCK_STEPS]
             with np.errstate(over="ignore", invalid="ignore"):
                 steps = learnt.steps(sample_of[block], kernel_of[block], probability_of[block])
             if not np.abs(steps).max(initial=0.0) <= LARGEST_STEP:

@@ -21,7 +21,7 @@ from streamfl.kernels import LOGISTIC, FeatureMap, Loss
 from streamfl.pofmkl.learning.changelog_checks import check_inputs
 from streamfl.pofmkl.learning.learner import Batch
 from streamfl.pofmkl.learning.log_weights import normalised
-from streamfl.pofmkl.learning.rows import RowPool, running_sums
+from streamfl.pofmkl.learning.rows import RowPool, final_sums, running_sums
 from streamfl.records.fields import LARGEST_NUMBER
 
 __all__ = ["PaperLearner"]
@@ -104,7 +104,9 @@ class PaperLearner:
         errors = np.where(labelled, np.square(predictions - batch.labels), 0.0)
         own_losses = self.loss.value(scores, labels) * labelled
         sums = np.column_stack([plain_losses, np.ones(len(labels)), labelled, errors, own_losses])
-        _, personal[:, kernels:] = running_sums(personal[:, kernels:], sums, batch.starts, batch.counts)
+        personal[:, kernels:] = final_sums(
+            personal[:, kernels:], sums, np.arange(len(sums)), batch.starts, batch.counts
+        )
         self._personal.numbers[batch.rows] = personal
         batch = replace(batch, labels=labels)
         return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowPool", "running_sums"]
+__all__ = ["RowPool", "final_sums", "in_turns", "running_sums"]
 
 
 class RowPool:
@@ -35,20 +35,52 @@ class RowPool:
 
         So it does not matter how they are cut into calls.
         """
-        if len(set(rows.tolist())) == len(rows):
-            self.numbers[rows] += terms
-            return
         order = np.argsort(rows, kind="stable")
         starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
         own = rows[order[starts]]
-        _, self.numbers[own] = running_sums(
-            self.numbers[own], terms[order], starts, np.diff(starts, append=len(rows))
+        self.numbers[own] = final_sums(
+            self.numbers[own], terms, order, starts, np.diff(starts, append=len(rows))
         )
 
     def give_back(self, rows: Sequence[int]) -> None:
         """Take these rows back, and set them to 0."""
         self.numbers[rows] = 0.0
         self._free += rows
+
+
+def in_turns(rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """An order of terms of these rows: the first of each row, then the second of each, and so on.
+
+    Neighbours in it have different rows, as far as there are any, so that one operation adds many of them.
+
+    >>> in_turns(np.array([7, 7, 7, 4, 4]))
+    array([3, 0, 4, 1, 2])
+    """
+    order = np.argsort(rows, kind="stable")
+    starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
+    numbers = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
+    return order[np.argsort(numbers, kind="stable")]
+
+
+def final_sums(
+    first: NDArray[np.float64],
+    terms: NDArray[np.floating[Any]],
+    places: NDArray[np.intp],
+    starts: NDArray[np.intp],
+    counts: NDArray[np.intp],
+) -> NDArray[np.float64]:
+    """:func:`running_sums` without the sums before each term.
+
+    places (terms,): where the terms stand, those of an owner one after another.
+    """
+    longest = int(counts.max(initial=0))
+    if longest > len(counts):
+        return running_sums(first, terms[places], starts, counts)[1]
+    sums = first.copy()
+    for number in range(longest):
+        owners = np.flatnonzero(counts > number)
+        sums[owners] += terms[places[starts[owners] + number]]
+    return sums
 
 
 def running_sums(

@@ -1,0 +1,76 @@
+"""Samples a second of a client's worker that has one processor, with its client library's threads.
+
+The broker and all else have the others.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Collection, Iterator
+from contextlib import closing
+
+from benchmarks import end_to_end
+from benchmarks.broker import running_broker
+from benchmarks.client_core import DIMENSION
+from benchmarks.figures import Figure, size
+from streamfl.contract.channels import TopicSpec
+from streamfl.runtime.bus import Bus, BusUnavailable, connect
+
+__all__ = ["measure"]
+
+PARTITIONS, COPIES, RUNS = 8, size(4, 1), size(5, 1)
+SCHEMES = size(("kafka+librdkafka", "kafka"), ("kafka",))
+PAPER = 'preset = "paper"\nstaleness = "async"\n'
+# Settings that are replaced, and the goal: both as improvements to a sample's time are judged.
+PRESETS = {"paper, async": ("", 60_000.0), "default": (PAPER, 30_000.0)}
+
+
+def measure() -> Iterator[Figure]:
+    processors = os.sched_getaffinity(0)
+    own, *others = sorted(processors)
+    # The broker is started by this process, so it has the same processors.
+    os.sched_setaffinity(0, others or processors)
+    try:
+        with running_broker() as broker, closing(connect(broker.url)) as bus:
+            bus.create([TopicSpec("samples", PARTITIONS, False)])
+            records = end_to_end.samples()
+            for _ in range(COPIES):
+                for start in range(0, len(records), 10_000):
+                    bus.write(records[start : start + 10_000])
+            for scheme in SCHEMES:
+                for preset, (replaced, goal) in PRESETS.items():
+                    rates = [
+                        _rate(
+                            bus,
+                            f"{scheme}://{broker.address}",
+                            f"{preset.partition(',')[0]}-{run}",
+                            replaced,
+                            {own},
+                        )
+                        for run in range(RUNS)
+                    ]
+                    name = f"one processor, {preset}, {scheme}: samples/s"
+                    yield Figure(name, statistics.median(rates), "1/s", goal if "+" in scheme else None)
+    finally:
+        os.sched_setaffinity(0, processors)
+
+
+def _rate(bus: Bus, url: str, name: str, replaced: str, processors: Collection[int]) -> float:
+    name = f"{name}-{url.partition(':')[0].replace('+', '-')}"
+    features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
+    text = end_to_end.CONFIGURATION.replace(replaced, "").format(
+        name=name, clients=end_to_end.CLIENTS, url=url, features=features
+    )
+    samples = COPIES * end_to_end.SAMPLES
+    with end_to_end.running([text], processors) as wait:
+        wait(lambda: _taken(bus, f"{name}.pofmkl-client") >= samples, "every sample was taken")
+    return end_to_end.rate(bus, f"{name}.predictions", samples)
+
+
+def _taken(bus: Bus, group: str) -> int:
+    try:
+        return sum(bus.committed(group).values())
+    except BusUnavailable:
+        # A broker's first group waits until the broker has made the topic of groups.
+        return 0
