@@ -35,6 +35,9 @@ class RowPool:
 
         So it does not matter how they are cut into calls.
         """
+        if _all_differ(rows):
+            self.numbers[rows] += terms
+            return
         order = np.argsort(rows, kind="stable")
         starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
         own = rows[order[starts]]
@@ -56,10 +59,16 @@ def in_turns(rows: NDArray[np.intp]) -> NDArray[np.intp]:
     >>> in_turns(np.array([7, 7, 7, 4, 4]))
     array([3, 0, 4, 1, 2])
     """
+    if _all_differ(rows):
+        return np.arange(len(rows))
     order = np.argsort(rows, kind="stable")
     starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
     numbers = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
     return order[np.argsort(numbers, kind="stable")]
+
+
+def _all_differ(rows: NDArray[np.intp]) -> bool:
+    return len(set(rows.tolist())) == len(rows)
 
 
 def final_sums(
