@@ -19,7 +19,7 @@ from streamfl.runtime.bus import Bus, BusUnavailable, connect
 
 __all__ = ["measure"]
 
-PARTITIONS, COPIES, RUNS = 8, size(4, 1), size(5, 1)
+PARTITIONS, COPIES, RUNS = 8, size(2, 1), size(3, 1)
 SCHEMES = size(("kafka+librdkafka", "kafka"), ("kafka",))
 PAPER = 'preset = "paper"\nstaleness = "async"\n'
 # Settings that are replaced, and the goal: both as improvements to a sample's time are judged.
