@@ -247,3 +247,21 @@ def test_failures_in_a_row_are_tried_again_ever_later() -> None:
     ready.ended(40.0)
     ready.ended(40.0, failed=True)
     assert ready.due_at == 45.0
+
+
+def test_preprocessing_is_fixed_for_life() -> None:
+    """Protects the model: columns of later rows mean what they meant when the weights were learnt."""
+    random = np.random.default_rng(0)
+    rows = TrainingRows(ChangedParts(), 1000, 10, 2, KIND, 3, SECRET, MemberCounts())
+    for number in range(3):
+        own = names(100 * number, 10)
+        rows.freeze(own, random.normal(50 * number, 1 + number, (10, 2)), np.zeros(10, np.int8))
+        rows.choose(own)
+        found = rows.prepare("standardise")
+        if number == 0:
+            # A training that did not get as far as its rounds fixes nothing.
+            continue
+        rows.fix(found)
+        assert rows.preparation is not None
+        assert rows.prepare("standardise").encode() == rows.preparation.encode()
+        assert np.allclose(rows.preparation.preprocessing.mean, rows.batches.raw[:20].mean(axis=0))

@@ -539,3 +539,30 @@ def test_a_party_is_heard_again_once_its_clock_was_set_right(restart: bool) -> N
     assert figures(party.role)["gradients"] == 2
     changes = list(party.role.changed_state())
     assert {change.key for change in changes if change.value is not None} >= {b"task"}
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_an_answer_grows_old_as_any_embedding_does(requests: int) -> None:
+    """Protects the bound D: an answer that waited for a slower party is asked for anew once it is too old,
+    and not without end: who was asked ``requests`` times counts as absent, is told so by a last request that
+    nobody waits for, and is counted."""
+    coordinator = Coordinator(max_staleness=10, quorum=2, requests=requests)
+    for entity, version in (("e", 0), ("f", 50)):
+        coordinator.hears("bank", entity, 1.0, version)
+        coordinator.hears("shop", entity, 2.0, version)
+    assert coordinator.labelled("e", 0.0) == ["bank: e 1 again", "shop: e 1 again"]
+    assert coordinator.hears("bank", "e", 3.0, version=50) == []
+    coordinator.hears("bank", "g", 3.0, version=61)
+    said = coordinator.hears("shop", "e", 2.0, version=50)
+    if requests == 2:
+        assert said == ["bank: e 3 again"]
+        assert coordinator.hears("bank", "e", 5.0, version=61) == ["bank: e 5 14", "shop: e 3 14"]
+    else:
+        # bank is absent now, a quorum of two is waited for. Its mean is (1 + 1 + 3 + 3) / 4.
+        assert said == ["bank: e 3 again"]
+        assert coordinator.tick(9.9) == []
+        assert coordinator.tick(10.0) == ["shop: e 3 8"]
+    found = figures(coordinator.role)
+    assert found["outdated_embeddings"] == 2 - requests
+    assert found["learnt_below_quorum"] == 2 - requests
+    assert found["silent_parties"] == 0
