@@ -28,12 +28,13 @@ __all__ = [
     "PARTITIONS",
     "SAMPLES",
     "bare_rate",
+    "configuration",
     "measure",
     "rate",
     "running",
-    "samples",
     "span",
     "streamfl_rate",
+    "write_samples",
 ]
 
 CLIENTS, SAMPLES, PARTITIONS = size(1_000, 20), size(100_000, 500), 4
@@ -66,9 +67,7 @@ def measure() -> Iterator[Figure]:
     with running_broker() as broker:
         bus = connect(broker.url)
         bus.create([TopicSpec("samples", PARTITIONS, False), TopicSpec("bare", PARTITIONS, False)])
-        records = samples()
-        for start in range(0, SAMPLES, 10_000):
-            bus.write(records[start : start + 10_000])
+        write_samples(bus)
         bare = bare_rate(broker.address, bus)
         streamfl = _client_rate("bench", broker.url, bus)
         on_librdkafka = _client_rate("librdkafka", f"kafka+librdkafka://{broker.address}", bus)
@@ -79,8 +78,20 @@ def measure() -> Iterator[Figure]:
     yield Figure("end to end: streamfl run against the bare loop", streamfl / bare, "x", goal=0.7)
 
 
-def samples() -> list[Outgoing]:
-    """The records of the topic ``samples``."""
+def write_samples(bus: Bus) -> None:
+    """Write ``SAMPLES`` records to the topic ``samples``."""
+    records = _samples()
+    for start in range(0, SAMPLES, 10_000):
+        bus.write(records[start : start + 10_000])
+
+
+def configuration(name: str, url: str) -> str:
+    """The file of the client that takes them."""
+    features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
+    return CONFIGURATION.format(name=name, clients=CLIENTS, url=url, features=features)
+
+
+def _samples() -> list[Outgoing]:
     generator = np.random.default_rng(0)
     inputs, labels = generator.random((SAMPLES, DIMENSION)).round(6), generator.random(SAMPLES).round(6)
     encode = msgspec.json.Encoder().encode
@@ -126,12 +137,7 @@ def bare_rate(address: str, bus: Bus) -> float:
 
 
 def _client_rate(name: str, url: str, bus: Bus) -> float:
-    features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
-    return streamfl_rate(
-        f"{name}.predictions",
-        [CONFIGURATION.format(name=name, clients=CLIENTS, url=url, features=features)],
-        bus,
-    )
+    return streamfl_rate(f"{name}.predictions", [configuration(name, url)], bus)
 
 
 def streamfl_rate(topic: str, configurations: Sequence[str], bus: Bus) -> float:

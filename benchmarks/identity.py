@@ -15,7 +15,6 @@ import numpy as np
 
 from benchmarks import end_to_end, server
 from benchmarks.broker import running_broker
-from benchmarks.client_core import DIMENSION
 from benchmarks.figures import Figure, size
 from streamfl.configuration.settings import IdentitySection
 from streamfl.contract.channels import TopicSpec
@@ -124,20 +123,15 @@ def _server(bus: Bus, folder: Path) -> Iterator[Figure]:
 
 
 def _end_to_end(bus: Bus, address: str, folder: Path) -> Iterator[Figure]:
-    features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
     bus.create([TopicSpec("samples", end_to_end.PARTITIONS, False)])
-    records = end_to_end.samples()
-    for start in range(0, len(records), 10_000):
-        bus.write(records[start : start + 10_000])
+    end_to_end.write_samples(bus)
     for scheme in SCHEMES:
         rates: dict[bool, list[float]] = {False: [], True: []}
         taken: dict[bool, list[float]] = {False: [], True: []}
         for run in range(RUNS):
             for keys in rates:
                 name = f"{scheme.partition('+')[2] or scheme}-{'keys' if keys else 'plain'}-{run}"
-                text = end_to_end.CONFIGURATION.format(
-                    name=name, clients=end_to_end.CLIENTS, url=f"{scheme}://{address}", features=features
-                )
+                text = end_to_end.configuration(name, f"{scheme}://{address}")
                 if keys:
                     _make_keys(folder, name)
                     text = text.replace("[bus]", f'members = "{folder}/{name}.toml"\n[bus]')

@@ -12,7 +12,6 @@ from contextlib import closing
 
 from benchmarks import end_to_end
 from benchmarks.broker import running_broker
-from benchmarks.client_core import DIMENSION
 from benchmarks.figures import Figure, size
 from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, BusUnavailable, connect
@@ -34,10 +33,8 @@ def measure() -> Iterator[Figure]:
     try:
         with running_broker() as broker, closing(connect(broker.url)) as bus:
             bus.create([TopicSpec("samples", PARTITIONS, False)])
-            records = end_to_end.samples()
             for _ in range(COPIES):
-                for start in range(0, len(records), 10_000):
-                    bus.write(records[start : start + 10_000])
+                end_to_end.write_samples(bus)
             for scheme in SCHEMES:
                 for preset, (replaced, goal) in PRESETS.items():
                     rates = [
@@ -58,10 +55,7 @@ def measure() -> Iterator[Figure]:
 
 def _rate(bus: Bus, url: str, name: str, replaced: str, processors: Collection[int]) -> float:
     name = f"{name}-{url.partition(':')[0].replace('+', '-')}"
-    features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
-    text = end_to_end.CONFIGURATION.replace(replaced, "").format(
-        name=name, clients=end_to_end.CLIENTS, url=url, features=features
-    )
+    text = end_to_end.configuration(name, url).replace(replaced, "")
     samples = COPIES * end_to_end.SAMPLES
     with end_to_end.running([text], processors) as wait:
         wait(lambda: _taken(bus, f"{name}.pofmkl-client") >= samples, "every sample was taken")

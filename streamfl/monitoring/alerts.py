@@ -6,7 +6,7 @@ Alerts of every worker are here. A system describes further alerts of its own in
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,12 +22,12 @@ __all__ = [
     "MEMBER",
     "WORKER_ALERTS",
     "Alert",
+    "alert_when_stopped",
     "gets_records",
     "increased",
     "member_sum",
     "rules",
     "runbook",
-    "stopped",
 ]
 
 MEMBER = "system, federation, role, group"
@@ -102,9 +102,17 @@ the last one."""
 YESTERDAY, THE_DAY_BEFORE, LAST_WEEK = "22h30m", "46h30m", "166h30m"
 
 
-def stopped(alert: str, counter: Metric, *while_growing: Metric) -> str:
-    """A counter that usually grows has stopped: it grew in 19 of 20 earlier intervals, and not in the last
-    three.
+def alert_when_stopped(
+    name: str,
+    counter: Metric,
+    while_growing: Sequence[Metric],
+    severity: Literal["critical", "warning"],
+    summary: str,
+    means: str,
+    remedy: str,
+) -> Alert:
+    """An alert that a counter which usually grows has stopped: it grew in 19 of 20 earlier intervals, and not
+    in the last three.
 
     The intervals are five minutes, an hour and a day: a daily counter has stopped after three days, one that
     grows each second after 15 minutes, and one with weekends after four days. A pause is usual if one began
@@ -114,10 +122,11 @@ def stopped(alert: str, counter: Metric, *while_growing: Metric) -> str:
     The alert stays until the counter grows. What was usual before a long pause is not seen from its end, so
     this asks whether the alert was there already.
 
-    alert: the name of the alert with this expression.
     while_growing: other counters. At least one of them has to grow as the alert begins; none: no condition.
+    The rest is as in :class:`Alert`.
 
-    >>> stopped("LabelsGone", SharedMetrics.labels).count("ALERTS")
+    >>> alert = alert_when_stopped("LabelsGone", SharedMetrics.labels, [], "warning", "", "", "")
+    >>> alert.expression.count("ALERTS")
     3
     """
 
@@ -134,9 +143,9 @@ def stopped(alert: str, counter: Metric, *while_growing: Metric) -> str:
     # A restart of Prometheus or of a worker may hide the alert for a while: the longer it has been there, the
     # longer.
     for pause, hidden in (("15m", "10m"), ("3h", "2h"), ("3d", "2d")):
-        told = f'last_over_time(ALERTS{{alertname="{alert}",alertstate="firing"}}[{hidden}])'
+        told = f'last_over_time(ALERTS{{alertname="{name}",alertstate="firing"}}[{hidden}])'
         found.append(f"{_grown(counter, pause)} == 0 and group by ({MEMBER}) ({told})")
-    return " or ".join(found)
+    return Alert(name, " or ".join(found), 0, severity, summary, means, remedy)
 
 
 def _unless(counter: Metric, pause: str) -> str:
@@ -218,10 +227,10 @@ WORKER_ALERTS = (
         "state. streamfl repartition moves the state after them, if the role can do that (docs/changing.md). "
         "Otherwise do not add partitions.",
     ),
-    Alert(
+    alert_when_stopped(
         "StreamflSamplesGone",
-        stopped("StreamflSamplesGone", SharedMetrics.samples),
-        0,
+        SharedMetrics.samples,
+        [],
         "warning",
         "{{ $labels.group }} gets no samples any more.",
         "Nothing is predicted or learnt from them. The alert fires after three times the usual interval "
@@ -229,10 +238,10 @@ WORKER_ALERTS = (
         "Check the writer of the topic. If the samples have ended as planned, nothing is wrong: stop the "
         "workers, or silence the alert. It stays until samples come again.",
     ),
-    Alert(
+    alert_when_stopped(
         "StreamflLabelsGone",
-        stopped("StreamflLabelsGone", SharedMetrics.labels, SharedMetrics.samples, SharedMetrics.embeddings),
-        0,
+        SharedMetrics.labels,
+        [SharedMetrics.samples, SharedMetrics.embeddings],
         "critical",
         "{{ $labels.group }} gets samples and no labels any more.",
         "It predicts, but learns nothing: the model no longer changes, and its error is unknown. The alert "

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamfl.contract.measurement import Counted, Histogram, Metric, declared
 from streamfl.contract.system import System, load
-from streamfl.monitoring.alerts import Alert, stopped
+from streamfl.monitoring.alerts import Alert, alert_when_stopped
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series
 from streamfl.monitoring.worker_panels import by_worker, lag_tile, refused_tile, worker_panels, workers_tile
 from streamfl.roles.role_kind import RoleKind
@@ -74,10 +74,10 @@ def _panel(metric: Metric) -> Panel:
 def _alert(system: System, counter: Metric) -> Alert:
     words = [*system.name.replace("-", "_").split("_"), *counter.name.split("_"), "stopped"]
     name = "".join(word.capitalize() for word in words)
-    return Alert(
+    return alert_when_stopped(
         name,
-        stopped(name, counter),
-        0,
+        counter,
+        [],
         "warning",
         f"{{{{ $labels.group }}}} counts nothing any more: {counter.name}.",
         f"{_sentence(counter)} It grew until now. The alert fires after three times the usual "

@@ -35,7 +35,7 @@ from streamfl.dp_frank_wolfe.party.progress import FITTING, WAITING, PartyProgre
 from streamfl.dp_frank_wolfe.party.serving import NoServing, PartyServing
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.party.window import whole_label, whole_row
-from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger, digest
+from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger, digest_of_question
 from streamfl.dp_frank_wolfe.state import LEDGER_STATE, MODEL, PROGRESS
 from streamfl.encoding.wire import VERSION
 from streamfl.records.labels import Label
@@ -192,7 +192,7 @@ class PartyTask(PartsTask):
             raise BadRecord("configuration", ANOTHER)
         if message.sender != SERVER_NAME:
             raise BadRecord("forged", f"{message.sender!r} speaks where the server is heard")
-        heard = digest(message.kind.encode(), b"%d" % message.iteration, message.content)
+        heard = digest_of_question(message.kind, message.iteration, message.content)
         if message.kind == "manifest":
             self._take_manifest(message, heard)
         elif message.kind == "entities":

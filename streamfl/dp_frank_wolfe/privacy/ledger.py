@@ -42,7 +42,7 @@ from streamfl.privacy.zcdp import epsilon_of
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
 
-__all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
+__all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest", "digest_of_question"]
 
 FITS, PREDICTIONS = range(2)
 """The chains, which are lanes of the anchor."""
@@ -369,6 +369,11 @@ class PartyLedger:
     def _tell(self, told: str) -> None:
         self.trouble = self.trouble or told
         self._outbox.notices.say("ledger", self.trouble)
+
+
+def digest_of_question(kind: str, iteration: int, content: bytes) -> bytes:
+    """By which a party knows a message of the server again, and names it to the server."""
+    return digest(kind.encode(), b"%d" % iteration, content)
 
 
 def digest(*parts: bytes) -> bytes:

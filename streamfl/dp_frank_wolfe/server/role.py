@@ -31,7 +31,7 @@ from streamfl.dp_frank_wolfe.messages import (
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, ServerMetrics
 from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
 from streamfl.dp_frank_wolfe.privacy.chains import PartyChains
-from streamfl.dp_frank_wolfe.privacy.ledger import digest
+from streamfl.dp_frank_wolfe.privacy.ledger import digest_of_question
 from streamfl.dp_frank_wolfe.server.fit import Fit
 from streamfl.dp_frank_wolfe.server.names import Names
 from streamfl.dp_frank_wolfe.server.party_liveness import PartyLiveness
@@ -251,7 +251,7 @@ class ServerTask(PartsTask):
         after_manifest = self.names.anew.was_asked_in(party, self.window)
         if self._run.phase != FREEZING or not after_manifest or self.liveness.owes(party) != "frozen":
             return
-        manifest = digest(b"manifest", b"0", self._manifest_of(party))
+        manifest = digest_of_question("manifest", 0, self._manifest_of(party))
         if (message.window, message.head) == (self.window, manifest):
             return
         text = (

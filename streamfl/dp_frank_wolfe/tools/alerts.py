@@ -1,7 +1,7 @@
 """Alerts for federations of DP Frank-Wolfe."""
 
 from streamfl.dp_frank_wolfe.metrics import MemberCounts, PartyMetrics, ServerMetrics
-from streamfl.monitoring.alerts import MEMBER, Alert, gets_records, increased, stopped
+from streamfl.monitoring.alerts import MEMBER, Alert, alert_when_stopped, gets_records, increased
 
 __all__ = ["ALERTS"]
 
@@ -52,10 +52,10 @@ ALERTS = (
         f"{PartyMetrics.lacking_entities} says whether columns or labels are missing. Check whether both "
         "come, and with the same keys.",
     ),
-    Alert(
+    alert_when_stopped(
         "StreamflFitsStand",
-        stopped("StreamflFitsStand", MemberCounts.windows, MemberCounts.samples),
-        0,
+        MemberCounts.windows,
+        [MemberCounts.samples],
         "warning",
         "{{ $labels.group }} gets samples, but no window begins any more.",
         "There is no new fit, and the model gets old. The alert fires after three times the usual interval "

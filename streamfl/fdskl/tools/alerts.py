@@ -1,7 +1,7 @@
 """The alerts of kernel federations."""
 
 from streamfl.fdskl.metrics import ActiveMetrics, PartyMetrics
-from streamfl.monitoring.alerts import Alert, increased, stopped
+from streamfl.monitoring.alerts import Alert, alert_when_stopped, increased
 
 __all__ = ["ALERTS"]
 
@@ -26,10 +26,10 @@ ALERTS = (
         f"{PartyMetrics.forgotten_entities} of the parties shows which party forgets, and why: raise that "
         "party's alignment.limit, or lower learning.window.",
     ),
-    Alert(
+    alert_when_stopped(
         "StreamflIterationsStand",
-        stopped("StreamflIterationsStand", ActiveMetrics.iterations, PartyMetrics.samples),
-        0,
+        ActiveMetrics.iterations,
+        [PartyMetrics.samples],
         "critical",
         "{{ $labels.group }} gets samples but has stopped learning.",
         "The model no longer changes. The alert fires after three times the usual interval between learning: "

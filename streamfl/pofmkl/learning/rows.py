@@ -38,12 +38,9 @@ class RowPool:
         if _all_differ(rows):
             self.numbers[rows] += terms
             return
-        order = np.argsort(rows, kind="stable")
-        starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
+        order, starts, counts = _by_row(rows)
         own = rows[order[starts]]
-        self.numbers[own] = final_sums(
-            self.numbers[own], terms, order, starts, np.diff(starts, append=len(rows))
-        )
+        self.numbers[own] = final_sums(self.numbers[own], terms, order, starts, counts)
 
     def give_back(self, rows: Sequence[int]) -> None:
         """Take these rows back, and set them to 0."""
@@ -61,10 +58,17 @@ def in_turns(rows: NDArray[np.intp]) -> NDArray[np.intp]:
     """
     if _all_differ(rows):
         return np.arange(len(rows))
+    order, starts, counts = _by_row(rows)
+    numbers = np.arange(len(rows)) - np.repeat(starts, counts)
+    return order[np.argsort(numbers, kind="stable")]
+
+
+def _by_row(rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """An order in which the terms of a row follow one another, and where in it each row's begin, and how many
+    they are."""
     order = np.argsort(rows, kind="stable")
     starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
-    numbers = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
-    return order[np.argsort(numbers, kind="stable")]
+    return order, starts, np.diff(starts, append=len(rows))
 
 
 def _all_differ(rows: NDArray[np.intp]) -> bool:

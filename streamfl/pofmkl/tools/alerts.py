@@ -1,6 +1,6 @@
 """The alerts for POF-MKL federations."""
 
-from streamfl.monitoring.alerts import MEMBER, Alert, increased, member_sum, stopped
+from streamfl.monitoring.alerts import MEMBER, Alert, alert_when_stopped, increased, member_sum
 from streamfl.pofmkl.metrics import (
     ChallengerMetrics,
     ClientMetrics,
@@ -189,10 +189,10 @@ ALERTS = (
         "Check whether the pofmkl-server runs and is ready, its dead letters and "
         f"{ServerMetrics.ignored_updates}, and the clients' {WorkerMetrics.table_rejections}.",
     ),
-    Alert(
+    alert_when_stopped(
         "StreamflUpdatesGone",
-        stopped("StreamflUpdatesGone", ServerMetrics.updates_applied),
-        0,
+        ServerMetrics.updates_applied,
+        [],
         "critical",
         "The server of {{ $labels.federation }} applies no updates any more.",
         "The model no longer changes. The alert fires after three times the usual interval between updates: "

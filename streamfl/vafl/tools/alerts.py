@@ -1,6 +1,6 @@
 """Alerts for the operators of vertical federations."""
 
-from streamfl.monitoring.alerts import MEMBER, Alert, increased, stopped
+from streamfl.monitoring.alerts import MEMBER, Alert, alert_when_stopped, increased
 from streamfl.vafl.metrics import CoordinatorMetrics, PartyMetrics
 
 __all__ = ["ALERTS"]
@@ -44,10 +44,10 @@ ALERTS = (
         "no_label: the keys of labels and samples differ, or expiry_seconds is shorter than labels take. "
         "no_embedding and no_quorum: a party is absent, or has other keys.",
     ),
-    Alert(
+    alert_when_stopped(
         "StreamflLearningStands",
-        stopped("StreamflLearningStands", CoordinatorMetrics.learnt, CoordinatorMetrics.embeddings),
-        0,
+        CoordinatorMetrics.learnt,
+        [CoordinatorMetrics.embeddings],
         "critical",
         "{{ $labels.group }} gets embeddings but has stopped learning from them.",
         "The model no longer changes. The alert fires after three times the usual interval between learning: "
