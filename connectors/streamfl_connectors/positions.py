@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from streamfl.contract.role import ConfigurationError
-from streamfl.runtime.bus import BusUnavailable, Polled, Step, TopicPartition
+from streamfl.runtime.bus import BusUnavailable, Moved, Polled, Step, TopicPartition
 
 __all__ = ["Beginnings", "Positions", "no_offset"]
 
@@ -35,6 +36,13 @@ class Beginnings:
             )
 
 
+class ReadTo(NamedTuple):
+    """Records before ``offset`` were read, and the leader of this epoch wrote the last of them."""
+
+    offset: int
+    epoch: int
+
+
 class Positions:
     """A member's positions in its input partitions.
 
@@ -42,31 +50,65 @@ class Positions:
     base: the offset that the group has committed, or where reading began.
     origins: where reading of a partition first began, when nobody had committed an offset. Kept after the
     partition is lost.
-    epochs: the epoch of the leader that wrote the last record that came since reading began there, if known.
+    read: how far records were read, and the epoch of the leader that wrote the last of them, if it is known.
     """
 
     def __init__(self) -> None:
         self.now: dict[TopicPartition, int] = {}
         self.base: dict[TopicPartition, int] = {}
         self.origins: dict[TopicPartition, int] = {}
-        self.epochs: dict[TopicPartition, int] = {}
+        self.read: dict[TopicPartition, ReadTo] = {}
+        self._followed: dict[TopicPartition, ReadTo] = {}
         self._last_lag: dict[TopicPartition, int] = {}
 
-    def begin(self, place: TopicPartition, offset: int) -> None:
+    def begin(self, place: TopicPartition, offset: int, epoch: int = -1) -> None:
         """A partition begins at this offset."""
         self.origins.setdefault(place, offset)
-        self.move(place, offset)
+        self.move(place, offset, epoch)
 
-    def move(self, place: TopicPartition, offset: int) -> None:
-        """The caller goes on at this offset."""
+    def move(self, place: TopicPartition, offset: int, epoch: int = -1) -> None:
+        """The caller goes on at this offset. epoch: of the leader that wrote the record before; -1: not
+        known."""
         self.now[place] = self.base[place] = offset
-        # The epoch may be out of date: another member may have had the partition since, and read on.
-        self.epochs.pop(place, None)
+        # An epoch of earlier may be out of date: another member may have had the partition, and read on.
+        self._forget_epoch(place)
+        if epoch >= 0:
+            self.read[place] = ReadTo(offset, epoch)
 
-    def came(self, place: TopicPartition, epoch: int | None, polled: Polled) -> None:
-        """The leader of this epoch wrote the last record that came. None, or below 0: not known."""
-        if epoch is not None and epoch >= 0 and self.epochs.get(place) != epoch:
-            self.epochs[place] = polled.epochs[place] = epoch
+    def skip(self, moved: Moved) -> None:
+        """The records from the position on are gone: reading goes on elsewhere."""
+        place = moved.topic, moved.partition
+        self.now[place] = moved.following
+        if moved.following > moved.position:
+            # Another leader may have written the record before the new position.
+            self._forget_epoch(place)
+        elif place in self.read:
+            self.read[place] = self.read[place]._replace(offset=moved.following)
+
+    def came(self, place: TopicPartition, offset: int, epoch: int | None, polled: Polled) -> None:
+        """Records before this offset came, and the leader of this epoch wrote the last of them. None, or
+        below 0: not known."""
+        if epoch is None or epoch < 0:
+            return
+        known = self.read.get(place)
+        if known is None or known.epoch != epoch:
+            polled.epochs[place] = epoch
+            if known is not None:
+                self._followed[place] = known
+        self.read[place] = ReadTo(offset, epoch)
+
+    def epoch(self, place: TopicPartition) -> int:
+        """The epoch of the leader that wrote the record before the position; -1: not known."""
+        return self.read[place].epoch if place in self.read else -1
+
+    def take_followed(self) -> dict[TopicPartition, ReadTo]:
+        """How far had been read where records of another leader came since the last call."""
+        followed, self._followed = self._followed, {}
+        return followed
+
+    def _forget_epoch(self, place: TopicPartition) -> None:
+        self.read.pop(place, None)
+        self._followed.pop(place, None)
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """These offsets were committed."""
@@ -74,7 +116,7 @@ class Positions:
 
     def keep(self, numbers: Collection[int]) -> None:
         """Forget every partition whose number is not among these."""
-        for places in (self.now, self.base, self.epochs):
+        for places in (self.now, self.base, self.read, self._followed):
             for place in [place for place in places if place[1] not in numbers]:
                 del places[place]
                 self._last_lag.pop(place, None)

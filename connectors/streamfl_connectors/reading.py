@@ -210,12 +210,16 @@ class Logs(ABC):
         at: in seconds; minus infinity: the first record that is left.
         """
 
-    def going_on(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def going_on(
+        self, positions: Mapping[TopicPartition, int], epoch: Callable[[TopicPartition], int]
+    ) -> dict[TopicPartition, int]:
         """Where reading goes on in partitions whose record at the position is gone.
 
-        That is the first record that is left, or the end if the log ends before the position. Records before
-        the end were read."""
+        That is the first record that is left. If the log was truncated, it is where the records end that were
+        read. epoch: of the leader that wrote the record before the position; -1: not known."""
         first, ends = self.first_since(positions, -math.inf), self.ends(positions)
+        known = {place: epoch(place) for place in positions if epoch(place) >= 0}
+        ends |= {place: min(cut, ends[place]) for place, cut in self.ends_of(known).items()} if known else {}
         return {place: max(first[place], min(ends[place], position)) for place, position in positions.items()}
 
     @abstractmethod

@@ -75,8 +75,8 @@ class Membership(Protocol):
     def committed(self, place: TopicPartition, timeout: float) -> int | None:
         """The group's committed offset, once every transaction that touches it is decided."""
 
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        """Go on reading an assigned partition at ``offset``."""
+    def seek(self, place: TopicPartition, offset: int, epoch: int) -> None:
+        """Go on reading an assigned partition at ``offset``. epoch: of the record before; -1: not known."""
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
         """Bring no records of exactly these partitions until the next call."""
@@ -212,9 +212,7 @@ class KafkaSession(Generic[Member]):
         if epoch >= 0 and (cut := self._logs.ends_of({place: epoch}).get(place, offset)) < offset:
             self._moved[place] = Moved(*place, offset, cut)
             offset = cut
-        self.member.seek(place, offset)
-        if epoch >= 0:
-            self.member.positions.epochs[place] = epoch
+        self.member.seek(place, offset, epoch)
 
     def commit(self, step: Step) -> None:
         """Make the step visible, as one transaction under exactly_once.
@@ -294,6 +292,7 @@ class KafkaSession(Generic[Member]):
                 turn = 0.0 if polled.tables else turn
             if member is not None:
                 member.poll(polled, turn, max_records)
+                self._look_for_truncation(member, polled)
                 if polled.assigned and tables is not None:
                     # The worker that had these partitions before may have read, and used, more of the tables
                     # than this one.
@@ -305,6 +304,23 @@ class KafkaSession(Generic[Member]):
                 tables.check()
             if polled or time.monotonic() >= deadline:
                 return
+
+    def _look_for_truncation(self, member: Member, polled: Polled) -> None:
+        """Where records of another leader came, go back to where the log was truncated before them (KIP-320).
+
+        The libraries look for this too, but not everywhere: librdkafka does not where it has just begun.
+        """
+        followed = member.positions.take_followed()
+        if not followed:
+            return
+        ends = self._logs.ends_of({place: read.epoch for place, read in followed.items()})
+        for place, read in followed.items():
+            cut = ends.get(place, read.offset)
+            if cut < read.offset:
+                polled.records = [one for one in polled.records if (one.topic, one.partition) != place]
+                polled.epochs.pop(place, None)
+                polled.moved.append(Moved(*place, read.offset, cut))
+                member.seek(place, cut, read.epoch)
 
 
 def transactional_id(subscription: Subscription) -> str | None:

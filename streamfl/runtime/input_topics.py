@@ -116,6 +116,9 @@ class InputTopics:
         place = COUNT + moved.topic, moved.partition
         self._facts[place] = self._facts.get(place, 0) + moved.following - moved.position
         self._facts[END + moved.topic, moved.partition] = moved.following
+        if self.epoch(moved.topic, moved.partition) >= 0:
+            # Another leader may have written the record before the new position.
+            self._facts[EPOCH + moved.topic, moved.partition] = -1
 
     @property
     def unread(self) -> dict[TopicPartition, Unread]:

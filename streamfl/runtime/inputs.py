@@ -149,7 +149,7 @@ class Inputs:
                     held.add(place)
                     self._held[place] = self._monotonic() + AGAIN_SECONDS
                     self._awaited = text
-                    session.seek(*place, record.offset)
+                    session.seek(*place, record.offset, self._tasks.topics.epoch(*place))
         if repeated:
             self.join()
             lag = session.lag()

@@ -336,7 +336,7 @@ class Tasks:
             name = key.removeprefix(POSITION_KEY).decode()
         except (struct.error, UnicodeDecodeError) as error:
             raise self._not_taken_back(topic, partition, key, f"it is not a position: {error}") from None
-        if position < 0:
+        if position < (-1 if is_fact(name) else 0):
             raise self._not_taken_back(topic, partition, key, f"{position} is not a position")
         return name, position
 

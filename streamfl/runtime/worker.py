@@ -298,10 +298,10 @@ class Worker:
     def _process(self, session: Session, polled: Polled, pending: PendingStep) -> None:
         """Give the role what was polled, and note the results in ``pending``."""
         with self.lock:
+            self._tasks.topics.written_by(polled.epochs)
             tables = self._inputs.decode_tables(polled.tables, pending)
             batch = Batch([tables, *self._inputs.decode(session, polled.records, pending)])
             self._inputs.moved(polled.moved, pending)
-            self._tasks.topics.written_by(polled.epochs)
             now = self._clock()
             replies: list[Send | Rejection | Work] = []
             self._backlog.tell(session, self._inputs.channels, self._tasks)
@@ -327,7 +327,7 @@ class Worker:
         # Behind the records of a step that was done again.
         for place, position in pending.step.positions.items():
             if place[1] in polled.assigned:
-                session.seek(*place, position)
+                session.seek(*place, position, self._tasks.topics.epoch(*place))
 
     def _receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         return self.role.receive(batch, now)

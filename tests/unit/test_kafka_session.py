@@ -67,8 +67,8 @@ class Member:
     def committed(self, place: TopicPartition, timeout: float) -> int | None:
         return None
 
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        self.positions.move(place, offset)
+    def seek(self, place: TopicPartition, offset: int, epoch: int) -> None:
+        self.positions.move(place, offset, epoch)
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
         pass
@@ -197,11 +197,11 @@ def test_where_a_log_was_cut_back_is_said_before_anything_is_read_there() -> Non
     session.seek("samples", 0, 12, epoch=1)
     polled = session.poll(0.0, 10)
     assert (polled.moved, len(polled.records)) == ([], 1)
-    member.positions.came(SAMPLES, 1, polled)
-    member.positions.came(SAMPLES, 2, polled)
-    assert (polled.epochs, member.positions.epochs) == ({SAMPLES: 2}, {SAMPLES: 2})
+    member.positions.came(SAMPLES, 13, 1, polled)
+    member.positions.came(SAMPLES, 14, 2, polled)
+    assert (polled.epochs, member.positions.epoch(SAMPLES)) == ({SAMPLES: 2}, 2)
     session.seek("samples", 0, 12)
-    assert member.positions.epochs == {}
+    assert member.positions.epoch(SAMPLES) == -1
 
 
 def test_a_step_of_partitions_that_moved_is_refused_before_anything_is_sent() -> None:

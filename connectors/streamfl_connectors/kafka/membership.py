@@ -108,23 +108,24 @@ class KafkaMembership(GroupMember):
         batches = self._fetch(coordinator, max(0, round(timeout * 1000)), most)
         for batch in batches.values():
             polled.records += [record_of(found) for found in batch]
-        self._note_moves(batches, polled)
+        library = self._library_positions()
+        moved = self._note_moves(batches, library, polled)
         if coordinator.rejoining:
             # Nothing is read during a join, and that is no fault.
             self._silence.begin()
         elif not batches:
-            library = self.consumer._client
-            for broker in library.cluster.brokers():
-                if delay := library.throttle_delay(broker.node_id):
+            client = self.consumer._client
+            for broker in client.cluster.brokers():
+                if delay := client.throttle_delay(broker.node_id):
                     self._silence.begin(delay / 1000)
             now, paused = self.positions.now, self.consumer.paused()
             self._silence.check({one: now[one] for one in now if KafkaPartition(*one) not in paused})
-        for place, own in self._library_positions().items():
-            self.positions.now[place] = own.offset
-            self.positions.came(place, own.leader_epoch, polled)
-        # A generation is taken only when the member is stable: then every change that came with it has been
-        # noted below, in this very poll. Read later, it could vouch for partitions that another member has by
-        # now.
+        for place, own in library.items():
+            if place not in moved:
+                self.positions.now[place] = own.offset
+                self.positions.came(place, own.offset, own.leader_epoch, polled)
+        # A generation is taken only when the member is stable: every change that came with it is noted below,
+        # in this very poll. Read later, it could vouch for partitions that another member has by now.
         group = self.consumer.group_metadata()
         if group.generation_id < 0:
             self.group = None
@@ -184,11 +185,11 @@ class KafkaMembership(GroupMember):
         found = self.consumer.committed(partition, timeout_ms=int(timeout * 1000))
         return None if found is None else int(found)
 
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        """Go on reading an assigned partition at ``offset``."""
-        self.consumer.seek(KafkaPartition(*place), offset)
+    def seek(self, place: TopicPartition, offset: int, epoch: int) -> None:
+        """Go on reading an assigned partition at ``offset``. epoch: of the record before; -1: not known."""
+        self.positions.move(place, offset, epoch)
+        self._seek(place, offset)
         self._sought.add(place)
-        self.positions.move(place, offset)
 
     def unread(self) -> dict[TopicPartition, int]:
         """Records after the position of each partition whose end the last fetch reported."""
@@ -268,33 +269,50 @@ class KafkaMembership(GroupMember):
             if state is not None and state.position is not None
         }
 
-    def _note_moves(self, batches: Mapping[Any, Any], polled: Polled) -> None:
-        """If the next record is gone, have reading go on after the gap, or where the log was truncated."""
+    def _note_moves(
+        self, batches: Mapping[Any, Any], library: Mapping[TopicPartition, Any], polled: Polled
+    ) -> set[TopicPartition]:
+        """If the next record is gone, have reading go on after the gap, or where the log was truncated.
+
+        library: its positions after the batches. Returns where reading goes on elsewhere."""
         found, self._gone = self._gone, {}
-        # A partition that was revoked meanwhile is begun anew: if this member has it again, the library is at
-        # the commit.
+        # A partition that was revoked meanwhile begins anew at the commit.
         kept = {
             place: position for place, position in self.positions.now.items() if place[1] not in self._lost
         }
         going = {place: position for place, position in found.items() if place in kept}
         moves = [
-            Moved(*place, going[place], following) for place, following in self._logs.going_on(going).items()
+            Moved(*place, going[place], following)
+            for place, following in self._logs.going_on(going, self.positions.epoch).items()
         ]
-        for place, own in self._library_positions().items():
+        for place, own in library.items():
+            if place not in kept or place in going:
+                continue
+            position, following = kept[place], own.offset
             batch = batches.get(KafkaPartition(*place))
-            first = batch[0].offset if batch else own.offset
-            if place in kept and first < kept[place] and place not in going:
-                # From the epochs of its leaders (KIP-320) the library knows that the records read from there
-                # on were lost.
-                moves.append(Moved(*place, kept[place], first))
+            if batch and batch[0].offset < position:
+                following = batch[0].offset
+            elif batch:
+                position = batch[-1].offset + 1
+            if following < position:
+                # By the epochs of leaders (KIP-320) the library knows that records were lost. It goes back at
+                # any moment, also between its last batch and this.
+                moves.append(Moved(*place, position, following))
         for move in moves:
             place, before = (move.topic, move.partition), min(move.position, move.following)
             polled.records = [
                 one for one in polled.records if (one.topic, one.partition) != place or one.offset < before
             ]
-            self.consumer.seek(KafkaPartition(*place), move.following)
+            self.positions.skip(move)
+            self._seek(place, move.following)
             if move.following != move.position:
                 polled.moved.append(move)
+        return {(move.topic, move.partition) for move in moves}
+
+    def _seek(self, place: TopicPartition, offset: int) -> None:
+        # With the epoch the library notices a log that is cut back before the next record comes (KIP-320).
+        target = OffsetAndMetadata(offset, "", self.positions.epoch(place))
+        self.consumer._subscription.seek(KafkaPartition(*place), target)
 
     def _report_changes(self, polled: Polled) -> None:
         """Report assigned and revoked partitions to the caller, and forget what is known of them."""

@@ -124,7 +124,8 @@ class LibrdkafkaMembership(GroupMember):
             if sought is None and place not in found:
                 continue
             target = sought if sought is not None else found[place]
-            self.positions.begin(place, origins[place] if target is None else target)
+            epoch = self.positions.epoch(place) if sought is not None else -1
+            self.positions.begin(place, origins[place] if target is None else target, epoch)
             del self._opening[place]
         self.beginnings.check(self._opening)
 
@@ -203,11 +204,11 @@ class LibrdkafkaMembership(GroupMember):
         """The group's committed offset, once every transaction that touches it is decided."""
         return self._committed([place], timeout)[place]
 
-    def seek(self, place: Place, offset: int) -> None:
-        """Go on reading an assigned partition at ``offset``."""
+    def seek(self, place: Place, offset: int, epoch: int) -> None:
+        """Go on reading an assigned partition at ``offset``. epoch: of the record before; -1: not known."""
         self._halt([place])
         self._opening[place] = offset
-        self.positions.move(place, offset)
+        self.positions.move(place, offset, epoch)
 
     def unread(self) -> dict[Place, int]:
         """Records after the position of each partition whose end the last fetch reported."""
@@ -274,22 +275,21 @@ class LibrdkafkaMembership(GroupMember):
                 if isinstance(failure, ConfigurationError) or error.code() == KafkaError._FATAL:
                     raise failure
         for place, message in last.items():
-            self.positions.came(place, message.leader_epoch(), polled)
+            self.positions.came(place, message.offset() + 1, message.leader_epoch(), polled)
 
     def _go_on(self, place: Place, polled: Polled) -> None:
         """The next record is gone: have the library begin anew after the gap, or where the log was
         truncated."""
         position = self.positions.now[place]
         # The library knows where the log was truncated, but reports it only in a text.
-        epoch = self.positions.epochs.get(place)
-        cut = position if epoch is None else self._logs.ends_of({place: epoch}).get(place, position)
-        following = cut if cut < position else self._logs.going_on({place: position})[place]
+        following = self._logs.going_on({place: position}, self.positions.epoch)[place]
         self.consumer.incremental_unassign([TopicPartition(*place)])
         self._active.discard(place)
         self._halted.discard(place)
-        self.positions.now[place] = following
+        moved = Moved(*place, position, following)
+        self.positions.skip(moved)
         if following != position:
-            polled.moved.append(Moved(*place, position, following))
+            polled.moved.append(moved)
 
     def _committed_by_now(self, places: list[Place]) -> dict[Place, int | None]:
         """Committed offsets, without those that an earlier owner's transaction leaves undecided: the others
@@ -334,21 +334,23 @@ class LibrdkafkaMembership(GroupMember):
         }
         self._halt(self._active - wanted)
         if fresh := wanted - self._active:
-            self.consumer.incremental_assign(
-                [TopicPartition(*place, positions[place]) for place in sorted(fresh)]
-            )
+            self.consumer.incremental_assign([self._where_to_read(place) for place in sorted(fresh)])
             self.consumer.resume([TopicPartition(*place) for place in fresh])
             self._active |= fresh
         for place in self._halted & wanted:
             try:
                 # The caller's position: it does not matter what the library had fetched, and when it paused.
-                self.consumer.seek(TopicPartition(*place, positions[place]))
+                self.consumer.seek(self._where_to_read(place))
             except KafkaException as error:
                 if error.args[0].code() in (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS):
                     continue
                 raise
             self.consumer.resume([TopicPartition(*place)])
             self._halted.discard(place)
+
+    def _where_to_read(self, place: Place) -> TopicPartition:
+        # With the epoch the library notices a log that is cut back before the next record comes (KIP-320).
+        return TopicPartition(*place, self.positions.now[place], leader_epoch=self.positions.epoch(place))
 
     def _halt(self, places: Iterable[Place]) -> None:
         stopping = self._active.intersection(places) - self._halted
