@@ -81,7 +81,9 @@ class GroupMember:
         if gone or added:
             polled.revoked = sorted({*polled.revoked, *gone})
             polled.assigned = sorted(added)
-            polled.records = [record for record in polled.records if record.partition in self.reported - gone]
+            kept = self.reported - gone
+            polled.records = [record for record in polled.records if record.partition in kept]
+            polled.epochs = {place: epoch for place, epoch in polled.epochs.items() if place[1] in kept}
             self.reported = owned
             self.positions.keep(owned - added)
         return gone, added

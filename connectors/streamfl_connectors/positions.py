@@ -79,23 +79,22 @@ class Positions:
         """The records from the position on are gone: reading goes on elsewhere."""
         place = moved.topic, moved.partition
         self.now[place] = moved.following
-        if moved.following > moved.position:
+        if moved.following < moved.position and place in self.read:
+            self.read[place] = self.read[place]._replace(offset=moved.following)
+        else:
             # Another leader may have written the record before the new position.
             self._forget_epoch(place)
-        elif place in self.read:
-            self.read[place] = self.read[place]._replace(offset=moved.following)
 
     def came(self, place: TopicPartition, offset: int, epoch: int | None, polled: Polled) -> None:
         """Records before this offset came, and the leader of this epoch wrote the last of them. None, or
         below 0: not known."""
         if epoch is None or epoch < 0:
             return
-        known = self.read.get(place)
-        if known is None or known.epoch != epoch:
+        known, self.read[place] = self.read.get(place), ReadTo(offset, epoch)
+        if known != self.read[place]:
             polled.epochs[place] = epoch
-            if known is not None:
+            if known is not None and known.epoch != epoch:
                 self._followed[place] = known
-        self.read[place] = ReadTo(offset, epoch)
 
     def epoch(self, place: TopicPartition) -> int:
         """The epoch of the leader that wrote the record before the position; -1: not known."""

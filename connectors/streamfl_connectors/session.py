@@ -209,9 +209,14 @@ class KafkaSession(Generic[Member]):
             raise ValueError("a session without inputs has no positions")
         place = topic, partition
         self._moved.pop(place, None)
-        if epoch >= 0 and (cut := self._logs.ends_of({place: epoch}).get(place, offset)) < offset:
-            self._moved[place] = Moved(*place, offset, cut)
-            offset = cut
+        # What the member has read itself it looks for when records of another leader come.
+        if epoch >= 0 and epoch != self.member.positions.epoch(place):
+            cut = self._logs.ends_of({place: epoch}).get(place)
+            if cut is None:
+                epoch = -1
+            elif cut < offset:
+                self._moved[place] = Moved(*place, offset, cut)
+                offset = cut
         self.member.seek(place, offset, epoch)
 
     def commit(self, step: Step) -> None:

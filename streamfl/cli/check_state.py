@@ -17,6 +17,7 @@ from streamfl.contract.role import BadRecord, ConfigurationError, Received, Reco
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.dealing import Dealing, added, dealt_over
 from streamfl.runtime.input_topics import InputTopics, is_fact, unread_of
+from streamfl.runtime.remembered_positions import POSITION_KEY, position_of
 from streamfl.runtime.remembered_settings import (
     deleted_beginning,
     differences,
@@ -24,7 +25,6 @@ from streamfl.runtime.remembered_settings import (
     refusal,
     ways_to_begin_anew,
 )
-from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.state.table import StateTable
 from streamfl.terminal.words import counted
 
@@ -66,12 +66,14 @@ class ChangelogContents:
     def note_position(self, record: Record) -> None:
         """Note a worker's record of a position, or that an operator deleted it. A damaged one is skipped
         here; the worker will refuse it."""
-        topic = (record.key or b"").removeprefix(POSITION_KEY).decode(errors="replace")
-        held = self.facts if is_fact(topic) else self.positions
+        name = (record.key or b"").removeprefix(POSITION_KEY).decode(errors="replace")
+        held = self.facts if is_fact(name) else self.positions
         if record.value is None:
-            held.pop((topic, record.partition), None)
-        elif len(record.value) == 8:
-            held[topic, record.partition] = int.from_bytes(record.value, "little", signed=True)
+            held.pop((name, record.partition), None)
+            return
+        with suppress(ValueError):
+            name, number = position_of(record.key or b"", record.value)
+            held[name, record.partition] = number
 
 
 def look_at_state(

@@ -193,8 +193,8 @@ class Polled:
     tables: records of the tables, in order within a partition.
     records: records of the inputs, in order within a partition.
     moved: input partitions whose next records were gone; the records that follow come with a later poll.
-    epochs: by input partition, the epoch of the leader that wrote the last record that came, as far as the
-    bus knows.
+    epochs: by input partition of which records came, the epoch of the leader that wrote the last of them, as
+    far as the bus knows.
     """
 
     revoked: list[int] = field(default_factory=list)
@@ -211,13 +211,14 @@ class Polled:
         """This poll and a later one as one, without records of partitions that the later one revoked."""
         assigned = [partition for partition in self.assigned if partition not in later.revoked]
         records = [record for record in self.records if record.partition not in later.revoked]
+        epochs = {place: epoch for place, epoch in self.epochs.items() if place[1] not in later.revoked}
         return Polled(
             self.revoked + later.revoked,
             assigned + later.assigned,
             self.tables + later.tables,
             records + later.records,
             self.moved + later.moved,
-            self.epochs | later.epochs,
+            epochs | later.epochs,
         )
 
 

@@ -14,15 +14,16 @@ from typing import NamedTuple
 
 from streamfl.runtime.bus import Moved, TopicPartition
 
-__all__ = ["InputTopics", "Unread", "is_fact", "unread_of"]
+__all__ = ["FACT", "InputTopics", "Unread", "is_fact", "unread_of"]
 
 # Prefixes that make a fact's name from a topic's. A fact is remembered like a position: a number, under this
 # name in place of a topic's. So releases that do not know a fact skip it. No topic's name begins with a zero
 # byte.
-IDENTITY = "\0topic/"
-COUNT = "\0unread/"
-END = "\0unread-end/"
-EPOCH = "\0epoch/"
+FACT = "\0"
+IDENTITY = f"{FACT}topic/"
+COUNT = f"{FACT}unread/"
+END = f"{FACT}unread-end/"
+EPOCH = f"{FACT}epoch/"
 
 
 class Unread(NamedTuple):
@@ -44,7 +45,7 @@ class Unread(NamedTuple):
 
 def is_fact(name: str) -> bool:
     """Whether this name, in place of a topic's, is the name of a fact."""
-    return name.startswith("\0")
+    return name.startswith(FACT)
 
 
 def unread_of(facts: Mapping[TopicPartition, int]) -> dict[TopicPartition, Unread]:
@@ -63,6 +64,7 @@ class InputTopics:
     def __init__(self) -> None:
         self._identities: dict[str, int] = {}
         self._facts: dict[TopicPartition, int] = {}
+        self._forgotten: set[TopicPartition] = set()
         self._written: dict[TopicPartition, int] = {}
 
     def are(self, identities: Mapping[str, str]) -> None:
@@ -80,12 +82,16 @@ class InputTopics:
         """Forget a partition."""
         self._facts = {place: value for place, value in self._facts.items() if place[1] != partition}
         self._written = {place: value for place, value in self._written.items() if place[1] != partition}
+        self._forgotten = {place for place in self._forgotten if place[1] != partition}
 
     def remade(self, partition: int, topics: Collection[str]) -> Iterator[tuple[str, str]]:
         """Those of ``topics`` that were deleted and made again since they were read: the topic's name, and
         the fact's."""
         for topic, identity in self._identities.items():
             fact = IDENTITY + topic
+            if (fact, partition) not in self._facts:
+                # A copy in another cluster, whose leaders are others.
+                self._forget_epoch(topic, partition)
             if self._facts.setdefault((fact, partition), identity) != identity and topic in topics:
                 yield topic, fact
 
@@ -116,21 +122,29 @@ class InputTopics:
         place = COUNT + moved.topic, moved.partition
         self._facts[place] = self._facts.get(place, 0) + moved.following - moved.position
         self._facts[END + moved.topic, moved.partition] = moved.following
-        if self.epoch(moved.topic, moved.partition) >= 0:
-            # Another leader may have written the record before the new position.
-            self._facts[EPOCH + moved.topic, moved.partition] = -1
+        # Another leader may have written the record before the new position.
+        self._forget_epoch(moved.topic, moved.partition)
 
     @property
     def unread(self) -> dict[TopicPartition, Unread]:
         """The records that were deleted unread, by partition."""
         return unread_of(self._facts)
 
-    def to_write(self, partitions: Collection[int]) -> Iterator[tuple[TopicPartition, int]]:
-        """The facts of these partitions that are not in the changelog yet."""
+    def to_write(self, partitions: Collection[int]) -> Iterator[tuple[TopicPartition, int | None]]:
+        """The facts of these partitions that are not in the changelog yet; None: one that holds no more."""
+        for place in [place for place in self._forgotten if place[1] in partitions]:
+            self._forgotten.remove(place)
+            yield place, None
         for place, value in self._facts.items():
             if place[1] in partitions and self._written.get(place) != value:
                 self._written[place] = value
                 yield place, value
+
+    def _forget_epoch(self, topic: str, partition: int) -> None:
+        place = EPOCH + topic, partition
+        if self._facts.pop(place, None) is not None:
+            self._written.pop(place, None)
+            self._forgotten.add(place)
 
 
 def _fingerprint(identity: str) -> int:

@@ -27,9 +27,9 @@ from streamfl.runtime.bus import (
 )
 from streamfl.runtime.checksum import with_checksum
 from streamfl.runtime.dealing import dealt_over, next_multiple, partitioner_in, partitioners
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.runtime.remembered_settings import is_settings
 from streamfl.runtime.repair import TURN_SECONDS, Repair
-from streamfl.runtime.tasks import POSITION_KEY
 
 __all__ = ["Repartition", "RepartitionResult"]
 

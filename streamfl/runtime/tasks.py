@@ -8,7 +8,6 @@ belong to. So the state and the position that it reflects cannot differ.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
@@ -20,6 +19,7 @@ from streamfl.runtime.checksum import is_damaged, tell_of_unprotected, with_chec
 from streamfl.runtime.dealing import Dealing
 from streamfl.runtime.input_topics import InputTopics, is_fact
 from streamfl.runtime.log import logger
+from streamfl.runtime.remembered_positions import POSITION_KEY, is_position, position_of, position_record
 from streamfl.runtime.remembered_settings import (
     RememberedSettings,
     ignored_offset,
@@ -30,7 +30,6 @@ from streamfl.state.state_settings import STATE_SETTINGS_KEY, StateSettings
 
 __all__ = ["POSITION_KEY", "Tasks"]
 
-POSITION_KEY = b"\0position/"
 CHANNEL = attrgetter("channel")
 
 log = logger(__name__)
@@ -204,8 +203,8 @@ class Tasks:
         if first is None:
             return []
         return [
-            with_checksum(first, partition, POSITION_KEY + topic.encode(), struct.pack("<q", position))
-            for (topic, partition), position in (*positions.items(), *self.topics.to_write(touched))
+            position_record(first, partition, name, number)
+            for (name, partition), number in (*positions.items(), *self.topics.to_write(touched))
         ]
 
     def begun_anew(self, session: Session, partition: int, positions: Mapping[str, int]) -> list[Outgoing]:
@@ -223,7 +222,7 @@ class Tasks:
             records += [
                 Outgoing(topic, key, None, partition)
                 for key, is_there in live.items()
-                if is_there and key != STATE_SETTINGS_KEY and not key.startswith(POSITION_KEY)
+                if is_there and key != STATE_SETTINGS_KEY and not is_position(key)
             ]
         # The settings come last, because they apply to what is written after.
         records += [*self._settings.to_write([partition])]
@@ -321,24 +320,17 @@ class Tasks:
                         topic, partition, key, "its checksum shows that it was damaged or moved"
                     )
                 if key.startswith(POSITION_KEY):
-                    name, value = self._remembered_position(topic, partition, key, record.value)
+                    try:
+                        name, number = position_of(key, record.value)
+                    except ValueError as error:
+                        raise self._not_taken_back(topic, partition, key, str(error)) from None
                     if is_fact(name):
-                        self.topics.restored(partition, name, value)
+                        self.topics.restored(partition, name, number)
                     else:
-                        positions[name] = value
+                        positions[name] = number
                 else:
                     self._restore_one(StateChange(channel, partition, key, record.value), topic)
         return {topic: position for topic, position in positions.items() if topic in self._inputs}
-
-    def _remembered_position(self, topic: str, partition: int, key: bytes, value: bytes) -> tuple[str, int]:
-        try:
-            (position,) = struct.unpack("<q", value)
-            name = key.removeprefix(POSITION_KEY).decode()
-        except (struct.error, UnicodeDecodeError) as error:
-            raise self._not_taken_back(topic, partition, key, f"it is not a position: {error}") from None
-        if position < (-1 if is_fact(name) else 0):
-            raise self._not_taken_back(topic, partition, key, f"{position} is not a position")
-        return name, position
 
     def _restore_one(self, change: StateChange, topic: str) -> None:
         try:

@@ -15,7 +15,7 @@ from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.contract.system import installed_systems
 from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 
 __all__ = [
     "FEDERATION",

@@ -13,7 +13,7 @@ from soak.subject import Left, SoakedSystem, Verdict
 
 from streamfl.runtime.bus import connect
 from streamfl.runtime.kinds import build_channels
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 
 __all__ = ["check_inputs", "judge", "judge_topics", "left_by"]
 

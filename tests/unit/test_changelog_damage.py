@@ -14,7 +14,7 @@ from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.checksum import is_damaged
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.runtime.worker import Worker
 
 KEYS = (b"pump", b"press")

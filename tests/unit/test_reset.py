@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from contextlib import closing
 
 import pytest
@@ -10,7 +11,9 @@ from counting import bus_of, counting_worker, drain, number
 
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step
+from streamfl.runtime.input_topics import EPOCH
 from streamfl.runtime.memory_bus import MemorySession
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.runtime.reset import Reset
 from streamfl.runtime.worker import Worker
 from streamfl.state.state_settings import StateSettings
@@ -63,6 +66,17 @@ def test_the_end_is_a_place_to_begin_too(plant: Plant) -> None:
     assert plant.work() == []
     plant.bus.write([Outgoing("numbers", b"a", number(1, 7), 0)])
     assert plant.work() == [b"1 7"]
+
+
+def test_what_was_known_of_the_topics_goes_with_the_positions(plant: Plant) -> None:
+    """Protects who begins at the end: with the epoch of an earlier leader the new position looks as if the
+    log had been cut, and all between would be read after all."""
+    remembered = POSITION_KEY + (EPOCH + "numbers").encode()
+    plant.bus.write([Outgoing("state", remembered, struct.pack("<q", 1), 0)])
+    plant.reset(math.inf)
+    left = {record.key: record.value for record in plant.bus.read("state") if record.partition == 0}
+    assert left[remembered] is None
+    assert left[POSITION_KEY + b"numbers"] == struct.pack("<q", 2)
 
 
 def test_state_of_other_settings_can_be_left(plant: Plant) -> None:

@@ -19,7 +19,7 @@ from soak.verdict import check_inputs, judge_topics
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.contract.system import installed_systems
 from streamfl.runtime.kinds import build_channels
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 
 TESTS = Path(__file__).parents[1]
 MODES = [(name, mode) for name in soaked_systems() for mode in find_soaked(name)[1].modes]

@@ -29,7 +29,7 @@ from streamfl.runtime.bus import (
 )
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.pending_step import LARGEST_LETTER
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.runtime.worker import Worker
 
 

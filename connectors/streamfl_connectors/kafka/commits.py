@@ -14,7 +14,8 @@ from streamfl.runtime.bus import CommitRefused, Step
 from streamfl_connectors.kafka.clients import complete, discard, end_once, wait_for_brokers
 from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.failures import named
-from streamfl_connectors.kafka.membership import KafkaMembership, library_offsets
+from streamfl_connectors.kafka.library_positions import library_offsets
+from streamfl_connectors.kafka.membership import KafkaMembership
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
 from streamfl_connectors.kafka.sending import publish
 from streamfl_connectors.kafka.topics import KafkaTopics

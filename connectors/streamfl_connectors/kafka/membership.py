@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata
+from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.structs import MemberState
 
-from streamfl.runtime.bus import BusUnavailable, Moved, Polled, Subscription, TopicPartition
+from streamfl.runtime.bus import BusUnavailable, Polled, Subscription, TopicPartition
 from streamfl_connectors.group_member import GroupMember
 from streamfl_connectors.kafka.assignor import CoPartitionAssignor
 from streamfl_connectors.kafka.clients import PendingFetches, close_consumer, mend_joins
 from streamfl_connectors.kafka.cluster import KafkaCluster
+from streamfl_connectors.kafka.library_positions import LibraryPositions, library_offsets
 from streamfl_connectors.kafka.logs import record_of
 from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
 from streamfl_connectors.positions import no_offset
@@ -45,7 +46,6 @@ class KafkaMembership(GroupMember):
         # Reading goes on during a join only if the cluster fences the commit.
         self._reads_on = subscription.guarantee == "exactly_once"
         self._patience = cluster.connect_timeout
-        self._logs = logs
         self._expelled = False
         # Numbers that the next poll begins; and the partitions of them that the caller has sought, or that
         # have begun. Over a slow line each partition of a number begins in a poll of its own.
@@ -68,6 +68,7 @@ class KafkaMembership(GroupMember):
             allow_auto_create_topics=False,
             partition_assignment_strategy=[self._assignor],
         )
+        self._library = LibraryPositions(self.consumer._subscription, logs, self.positions)
         try:
             self._join()
         except BaseException:
@@ -108,8 +109,8 @@ class KafkaMembership(GroupMember):
         batches = self._fetch(coordinator, max(0, round(timeout * 1000)), most)
         for batch in batches.values():
             polled.records += [record_of(found) for found in batch]
-        library = self._library_positions()
-        moved = self._note_moves(batches, library, polled)
+        gone, self._gone = self._gone, {}
+        self._library.follow(batches, gone, self._lost, polled)
         if coordinator.rejoining:
             # Nothing is read during a join, and that is no fault.
             self._silence.begin()
@@ -120,10 +121,6 @@ class KafkaMembership(GroupMember):
                     self._silence.begin(delay / 1000)
             now, paused = self.positions.now, self.consumer.paused()
             self._silence.check({one: now[one] for one in now if KafkaPartition(*one) not in paused})
-        for place, own in library.items():
-            if place not in moved:
-                self.positions.now[place] = own.offset
-                self.positions.came(place, own.offset, own.leader_epoch, polled)
         # A generation is taken only when the member is stable: every change that came with it is noted below,
         # in this very poll. Read later, it could vouch for partitions that another member has by now.
         group = self.consumer.group_metadata()
@@ -188,7 +185,7 @@ class KafkaMembership(GroupMember):
     def seek(self, place: TopicPartition, offset: int, epoch: int) -> None:
         """Go on reading an assigned partition at ``offset``. epoch: of the record before; -1: not known."""
         self.positions.move(place, offset, epoch)
-        self._seek(place, offset)
+        self._library.seek(place, offset)
         self._sought.add(place)
 
     def unread(self) -> dict[TopicPartition, int]:
@@ -258,61 +255,6 @@ class KafkaMembership(GroupMember):
             if idle:
                 coordinator.poll(timeout_ms=milliseconds)
         return batches
-
-    def _library_positions(self) -> dict[TopicPartition, Any]:
-        """The library's own positions: they also pass transaction markers, which no poll returns."""
-        assignment = self.consumer._subscription.assignment
-        states = {place: assignment.get(KafkaPartition(*place)) for place in self.positions.now}
-        return {
-            place: state.position
-            for place, state in states.items()
-            if state is not None and state.position is not None
-        }
-
-    def _note_moves(
-        self, batches: Mapping[Any, Any], library: Mapping[TopicPartition, Any], polled: Polled
-    ) -> set[TopicPartition]:
-        """If the next record is gone, have reading go on after the gap, or where the log was truncated.
-
-        library: its positions after the batches. Returns where reading goes on elsewhere."""
-        found, self._gone = self._gone, {}
-        # A partition that was revoked meanwhile begins anew at the commit.
-        kept = {
-            place: position for place, position in self.positions.now.items() if place[1] not in self._lost
-        }
-        going = {place: position for place, position in found.items() if place in kept}
-        moves = [
-            Moved(*place, going[place], following)
-            for place, following in self._logs.going_on(going, self.positions.epoch).items()
-        ]
-        for place, own in library.items():
-            if place not in kept or place in going:
-                continue
-            position, following = kept[place], own.offset
-            batch = batches.get(KafkaPartition(*place))
-            if batch and batch[0].offset < position:
-                following = batch[0].offset
-            elif batch:
-                position = batch[-1].offset + 1
-            if following < position:
-                # By the epochs of leaders (KIP-320) the library knows that records were lost. It goes back at
-                # any moment, also between its last batch and this.
-                moves.append(Moved(*place, position, following))
-        for move in moves:
-            place, before = (move.topic, move.partition), min(move.position, move.following)
-            polled.records = [
-                one for one in polled.records if (one.topic, one.partition) != place or one.offset < before
-            ]
-            self.positions.skip(move)
-            self._seek(place, move.following)
-            if move.following != move.position:
-                polled.moved.append(move)
-        return {(move.topic, move.partition) for move in moves}
-
-    def _seek(self, place: TopicPartition, offset: int) -> None:
-        # With the epoch the library notices a log that is cut back before the next record comes (KIP-320).
-        target = OffsetAndMetadata(offset, "", self.positions.epoch(place))
-        self.consumer._subscription.seek(KafkaPartition(*place), target)
 
     def _report_changes(self, polled: Polled) -> None:
         """Report assigned and revoked partitions to the caller, and forget what is known of them."""
@@ -393,8 +335,3 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
         self._assigned(assigned)
-
-
-def library_offsets(positions: Mapping[TopicPartition, int]) -> dict[Any, Any]:
-    """Offsets in the library's types."""
-    return {KafkaPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in positions.items()}

@@ -88,9 +88,7 @@ class LibrdkafkaLogs(Logs):
     def ends_of(self, epochs: Mapping[Place, int]) -> dict[Place, int]:
         """By partition, where the records of this epoch's leader and of earlier ones end. Unknown ends are
         left out."""
-        return self._asked_until(
-            time.monotonic() + self.connect_timeout, lambda _left: self._asked.logs.ends_of(epochs)
-        )
+        return self._asked.logs.ends_of(epochs)
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's

@@ -262,6 +262,7 @@ class LibrdkafkaMembership(GroupMember):
                     positions[place] = message.offset()
             elif error.code() in GONE:
                 if place in flowing:
+                    self._note_epoch(last.pop(place, None), polled)
                     self._go_on(place, polled)
                     flowing.discard(place)
             elif error.code() in UNREADABLE:
@@ -274,8 +275,13 @@ class LibrdkafkaMembership(GroupMember):
                 # After a fatal error the library returns nothing any more.
                 if isinstance(failure, ConfigurationError) or error.code() == KafkaError._FATAL:
                     raise failure
-        for place, message in last.items():
-            self.positions.came(place, message.offset() + 1, message.leader_epoch(), polled)
+        for message in last.values():
+            self._note_epoch(message, polled)
+
+    def _note_epoch(self, last: Message | None, polled: Polled) -> None:
+        if last is not None:
+            place = last.topic(), last.partition()
+            self.positions.came(place, last.offset() + 1, last.leader_epoch(), polled)
 
     def _go_on(self, place: Place, polled: Polled) -> None:
         """The next record is gone: have the library begin anew after the gap, or where the log was
@@ -350,7 +356,10 @@ class LibrdkafkaMembership(GroupMember):
 
     def _where_to_read(self, place: Place) -> TopicPartition:
         # With the epoch the library notices a log that is cut back before the next record comes (KIP-320).
-        return TopicPartition(*place, self.positions.now[place], leader_epoch=self.positions.epoch(place))
+        position, read = self.positions.now[place], self.positions.read.get(place)
+        # Behind the end of a transaction the epoch of the last record is no longer the one to ask for.
+        epoch = read.epoch if read is not None and read.offset == position else -1
+        return TopicPartition(*place, position, leader_epoch=epoch)
 
     def _halt(self, places: Iterable[Place]) -> None:
         stopping = self._active.intersection(places) - self._halted

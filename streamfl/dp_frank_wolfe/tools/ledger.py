@@ -25,7 +25,7 @@ from streamfl.privacy.anchor import Anchor
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.runtime.bus import BusUnavailable, Unreadable, connect
 from streamfl.runtime.checksum import is_damaged
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.terminal.console import (
     ConfigArgument,
     FormatOption,

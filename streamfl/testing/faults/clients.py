@@ -16,7 +16,7 @@ from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import federation_topics, find_kind
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.simulation.clients import SAMPLES, ClientMembers, PublishedPrediction
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.fault_rates import drawn_by, drawn_rates

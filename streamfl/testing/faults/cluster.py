@@ -18,7 +18,7 @@ from streamfl.runtime.bus import (
     TopicPartition,
     TopicState,
 )
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.state.state_settings import STATE_SETTINGS_KEY
 from streamfl.testing.faults.buses import ClusterMember, MemoryCluster, MemoryMember, SqliteCluster
 from streamfl.testing.faults.fault_rates import FaultDraws, Rates

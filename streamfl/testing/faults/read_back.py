@@ -9,7 +9,7 @@ from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import BadRecord, Record, StateChange
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.state.state_settings import STATE_SETTINGS_KEY
 
 __all__ = ["ReadBack", "Refused"]

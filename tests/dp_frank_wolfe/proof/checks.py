@@ -29,7 +29,7 @@ from streamfl.dp_frank_wolfe.messages import Entities, FittedModel, Frozen, Mess
 from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
 from streamfl.runtime.kinds import find_kind
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.simulation.vertical.members import samples_topic
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import require

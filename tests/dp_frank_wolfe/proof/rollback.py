@@ -21,7 +21,7 @@ from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.messages import Ask, Message, OtherRows, content_of, read_content
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.kinds import find_kind
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.simulation.vertical.members import LABELS, samples_topic
 from streamfl.testing.faults.cluster import FaultyBus
 

@@ -31,7 +31,7 @@ from streamfl.contract.role import Record
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect, transactional_prefix
 from streamfl.runtime.kinds import find_kind
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 
 __all__ = ["SAMPLES", "Case", "Outcome", "cluster", "run"]
 

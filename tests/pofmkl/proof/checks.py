@@ -24,7 +24,7 @@ from streamfl.pofmkl.server.members import MemberState
 from streamfl.pofmkl.state import BOOK, ROUND, SILENCE
 from streamfl.roles.rhythm import Rhythm
 from streamfl.runtime.bus import Bus
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.state.state_settings import STATE_SETTINGS_KEY
 from streamfl.testing.faults.clients import identity
 from streamfl.testing.faults.cluster import FaultyBus

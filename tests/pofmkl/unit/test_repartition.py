@@ -23,9 +23,9 @@ from streamfl.runtime.dealing import Dealing, added, dealt_over
 from streamfl.runtime.kinds import build_channels, build_repartition, build_worker
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.memory_log import PartitionLog
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.runtime.remembered_settings import is_settings
 from streamfl.runtime.repartition import RepartitionResult
-from streamfl.runtime.tasks import POSITION_KEY
 
 BEFORE, NOW = 2, 4
 CLIENTS = [f"press-{number}" for number in range(7)]

@@ -34,7 +34,7 @@ from streamfl.quasi_newton.training.party import PartyTask
 from streamfl.quasi_newton.training.training_progress import FAILED, TRAINED
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.kinds import find_kind
-from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.remembered_positions import POSITION_KEY
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import latest, require
 
