@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import pytest
 from broker import Broker
 from counting import CHANNELS, TOPICS, CountingRole, number
+from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.structs import TopicPartition as KafkaPartition
 
@@ -109,6 +110,12 @@ def work(worker: Worker, done: Callable[[], object], expected: object) -> None:
         return done()
 
     eventually(look, expected)
+
+
+def leaders(admin: KafkaAdminClient, topics: list[str]) -> Iterator[int]:
+    """The broker's number of the leader of each partition."""
+    for topic in admin.describe_topics(topics):
+        yield from [one["leader_id"] for one in topic["partitions"]]
 
 
 def counted(worker: Worker, topic: str, metric: str = "streamfl_deleted_unread_records_total") -> float:
@@ -307,6 +314,82 @@ def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
             workers[away] = stack.enter_context(closing(places[away].worker()))
         all_have(11)
         assert [counted(worker, f"cut-{name}", LOST) for name, worker in enumerate(workers)] == [3] * 8
+
+
+def test_an_ordinary_change_of_leaders_is_no_loss() -> None:
+    """Protects a healthy cluster: a worker that goes on behind the ends of the new leader's transactions, has
+    paused there, or begins again there does not take the log for one that was cut, and repeats nothing."""
+    with Broker(nodes=3) as broker, ExitStack() as stack:
+        places = []
+        for name, scheme in enumerate(("kafka", "kafka+librdkafka")):
+            bus = stack.enter_context(closing(connect(f"{scheme}://{broker.address}")))
+            place = place_on(bus, partial(delete_records, broker))
+            numbers = replace(place.channels.inputs["numbers"], topic=f"moved-{name}")
+            with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
+                admin.create_topics([NewTopic(numbers.topic, replica_assignments={0: [1, 2], 1: [1, 2]})])
+            places.append(place._replace(channels=replace(place.channels, inputs={"numbers": numbers})))
+        workers = [stack.enter_context(closing(place.worker())) for place in places]
+
+        def all_have(last: int, seconds: float = 120) -> None:
+            expected = [[f"{one} {one}" for one in range(1, last + 1)]] * len(places)
+            deadline, found = time.monotonic() + seconds, [[""]]
+            while found != expected or seconds < 120:
+                if time.monotonic() > deadline:
+                    break
+                for worker in workers:
+                    with suppress(BusUnavailable):
+                        worker.step(0.02)
+                with suppress(BusUnavailable):
+                    found = [place.totals() for place in places]
+            assert found == expected
+
+        def change_leaders() -> None:
+            broker.halt(0)
+            with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
+                topics = [place.channels.inputs["numbers"].topic for place in places]
+                eventually(lambda: {*leaders(admin, topics)}, {2})
+            broker.start()
+
+        def aborted(amid: Callable[[], None]) -> None:
+            with ExitStack() as writers:
+                for place in places:
+                    topic = place.channels.inputs["numbers"].topic
+                    writer = KafkaProducer(bootstrap_servers=broker.address, transactional_id=topic)
+                    writers.callback(writer.close)
+                    writer.init_transactions()
+                    writer.begin_transaction()
+                    for one in range(3):
+                        writer.send(topic, key=b"pump", value=number(one, 100), partition=0)
+                    writer.flush()
+                    writers.callback(writer.abort_transaction)
+                amid()
+
+        for place in places:
+            place.send(1, 3)
+        all_have(3)
+        aborted(change_leaders)
+        all_have(3, 10)
+        for place in places:
+            place.send(4, 6)
+        all_have(6)
+        aborted(lambda: None)
+        all_have(6, 3)
+        for worker in workers:
+            worker.role.full = {0, 1}  # type: ignore[misc]
+        all_have(6, 3)
+        for number_of, place in enumerate(places):
+            workers[number_of].role.full = ()  # type: ignore[misc]
+            place.send(7, 8)
+        all_have(8)
+        for number_of, place in enumerate(places):
+            assert counted(workers[number_of], f"moved-{number_of}", LOST) == 0
+            workers[number_of].close()
+            workers[number_of] = stack.enter_context(closing(place.worker()))
+        all_have(8, 5)
+        for place in places:
+            place.send(9, 10)
+        all_have(10)
+        assert [counted(worker, f"moved-{name}", LOST) for name, worker in enumerate(workers)] == [0, 0]
 
 
 @pytest.mark.broker
