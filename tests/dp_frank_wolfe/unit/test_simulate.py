@@ -15,6 +15,8 @@ from streamfl.dp_frank_wolfe.tools import run
 from streamfl.dp_frank_wolfe.tools.run import run_fits
 from streamfl.simulation.vertical.table import VerticalTable
 
+pytestmark = pytest.mark.long
+
 CONTRACT = [
     "r2",
     "objective",

@@ -36,6 +36,8 @@ from streamfl.quasi_newton.training.background_tasks import Product
 from streamfl.quasi_newton.training.party import PartyTask
 from streamfl.quasi_newton.training.training_progress import TRAINED
 
+pytestmark = pytest.mark.long
+
 ROWS = 220
 LEARNING = {"epochs": 6, "tolerance": 0.0, "regularisation": 0.0}
 SEALED = ("f.h1.residuals", "f.h1.outputs")

@@ -17,6 +17,8 @@ from streamfl.quasi_newton.rows.alignment import set_digest
 from streamfl.quasi_newton.training.host import HostTask
 from streamfl.quasi_newton.training.training_progress import ALIGNING, FAILED, TRAINED
 
+pytestmark = pytest.mark.long
+
 WHOLE, FIRST, SECOND = 600, 350, 560
 EVERY = 1000.0
 AGAIN: dict[str, Any] = {"retraining": {"every_seconds": EVERY}, "learning": {"epochs": 2}}
@@ -171,7 +173,6 @@ def test_what_comes_twice_changes_nothing(secrets: Secrets) -> None:
     assert counts[0].repeated_messages > 0
 
 
-@pytest.mark.long
 def test_members_may_end_at_any_message_of_two_trainings(secrets: Secrets) -> None:
     """Members that are killed before every commit and taken up with their state come to the same, and what
     they send again is the same bytes."""
@@ -319,7 +320,6 @@ def test_keyed_hashes_are_of_both_or_of_none(secrets: Secrets) -> None:
     assert any("alignment" in text for text in mixed.rejections())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_topics_are_read_in_any_order_and_members_end_at_any_time(seed: int) -> None:
     """Protects what a place in one topic says of another: over two trainings, with kills, it is the same

@@ -17,6 +17,8 @@ from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.tools.direct import Party, train
 
+pytestmark = pytest.mark.long
+
 LEARNING = DescentSettings(batch=100, memory=3, curvature_every=2, regularisation=0.01)
 # Messages one behind the other: outputs, residuals, gradients, opened, inner products, sums and step of an
 # iteration; before the first one ready, begin, blinded, answer and aligned.

@@ -19,6 +19,8 @@ from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.tools.federation import Delay, VerticalFederation
 from streamfl.vafl.tools.run import run_vertical
 
+pytestmark = pytest.mark.long
+
 CONFIG = """
 [federation]
 name = "loans"
@@ -244,7 +246,6 @@ def test_a_far_slower_party_costs_no_idle_turns(line: Line, monkeypatch: pytest.
         line.json("--online", "--delays", "bank=1,shop=1000000", "--delay-distribution", distribution)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("late", "network"),
     [
@@ -284,7 +285,6 @@ def test_a_party_that_sleeps_changes_nothing_that_is_said(
         np.testing.assert_array_equal(asleep[name], values, err_msg=name)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("delay", "expected"), [(0.0625, 4.6875), (10.0, 750.0)])
 def test_no_label_is_lost_between_two_turns(delay: float, expected: float) -> None:
     """Protects virtual time and late labels at any speed: 1,200 entities, 16 a turn, are shown in 75 turns;
@@ -349,7 +349,6 @@ def test_columns_that_are_no_numbers_are_told_of_ranges_alone(line: Line) -> Non
     assert (code, "customer" in error) == (0, False)
 
 
-@pytest.mark.long
 def test_numbers_and_classes_are_learnt_too(line: Line) -> None:
     """Protects regression and classes: errors in the label's own unit, and labels as the loss needs them."""
     data = ("--data", line.folder / "data.csv")
