@@ -14,10 +14,12 @@ from streamfl.contract.role import Record
 from streamfl.runtime.bus import BusUnavailable, TopicPartition
 from streamfl_connectors.outgoing import no_partition
 
-__all__ = ["Logs", "Reader", "Readers"]
+__all__ = ["Logs", "Reader", "Readers", "ask_until"]
 
 TURN_SECONDS = 0.2
 TURN_RECORDS = 4_000
+# Between two requests to a cluster that does not answer.
+PAUSE_SECONDS = 0.1
 
 
 class Reader(ABC):
@@ -258,3 +260,19 @@ class Logs(ABC):
         for partition in partitions:
             if not 0 <= partition < count:
                 raise no_partition(topic, partition, count)
+
+
+def ask_until(seconds: float, ask: Callable[[float], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
+    """The answer. Waits for a cluster that is away, or whose leaders have just changed: kafka-python gives up
+    at once while a broker cannot be reached.
+
+    ask: gets the seconds that are left. BusUnavailable, its last one, after ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return ask(max(PAUSE_SECONDS, deadline - time.monotonic()))
+        except BusUnavailable:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(PAUSE_SECONDS)

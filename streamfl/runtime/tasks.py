@@ -28,7 +28,7 @@ from streamfl.runtime.remembered_settings import (
 )
 from streamfl.state.state_settings import STATE_SETTINGS_KEY, StateSettings
 
-__all__ = ["POSITION_KEY", "Tasks"]
+__all__ = ["Tasks"]
 
 CHANNEL = attrgetter("channel")
 

@@ -112,6 +112,38 @@ def work(worker: Worker, done: Callable[[], object], expected: object) -> None:
     eventually(look, expected)
 
 
+def totals_to(last: int) -> list[str]:
+    return [f"{one} {one}" for one in range(1, last + 1)]
+
+
+def run_together(workers: list[Worker]) -> None:
+    """One step of each, also while the cluster is away."""
+    for worker in workers:
+        with suppress(BusUnavailable):
+            worker.step(0.02)
+
+
+def all_have(workers: list[Worker], places: list[Place], last: int) -> None:
+    """Run the workers until each place has the totals of the numbers to ``last``, once each."""
+    expected = totals_to(last)
+    deadline = time.monotonic() + 240
+    late: dict[int, list[str]] = {number: [] for number in range(len(places))}
+    while late:
+        assert time.monotonic() < deadline, late
+        run_together(workers)
+        with suppress(BusUnavailable):
+            found = {number: place.totals() for number, place in enumerate(places)}
+            late = {number: one[-6:] for number, one in found.items() if one != expected}
+
+
+def keep(workers: list[Worker], places: list[Place], last: int, seconds: float) -> None:
+    """Run the workers for ``seconds``: each place has these totals then, and no more."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        run_together(workers)
+    assert [place.totals() for place in places] == [totals_to(last)] * len(places)
+
+
 def leaders(admin: KafkaAdminClient, topics: list[str]) -> Iterator[int]:
     """The broker's number of the leader of each partition."""
     for topic in admin.describe_topics(topics):
@@ -267,19 +299,6 @@ def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
             places.append(place._replace(channels=replace(place.channels, inputs={"numbers": numbers})))
         workers = [stack.enter_context(closing(place.worker())) for place in places]
 
-        def all_have(last: int) -> None:
-            expected = [f"{one} {one}" for one in range(1, last + 1)]
-            deadline = time.monotonic() + 240
-            late: dict[int, list[str]] = {number: [] for number in range(len(places))}
-            while late:
-                assert time.monotonic() < deadline, late
-                for worker in workers:
-                    with suppress(BusUnavailable):
-                        worker.step(0.02)
-                with suppress(BusUnavailable):
-                    found = {number: places[number].totals() for number in late}
-                    late = {number: one[-6:] for number, one in found.items() if one != expected}
-
         def send(first: int, last: int) -> None:
             # A new writer each time: for a writer of lost records the new leader reports a gap in its
             # sequence numbers.
@@ -292,10 +311,10 @@ def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
                     assert time.monotonic() < deadline, "no leader"
 
         send(1, 3)
-        all_have(3)
+        all_have(workers, places, 3)
         broker.halt(behind)
         send(4, 6)
-        all_have(6)
+        all_have(workers, places, 6)
         for number in (1, 2, 5, 6):
             workers[number].close()
         for again in (2, 6):
@@ -312,7 +331,7 @@ def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
         send(7, 11)
         for away in (1, 5):
             workers[away] = stack.enter_context(closing(places[away].worker()))
-        all_have(11)
+        all_have(workers, places, 11)
         assert [counted(worker, f"cut-{name}", LOST) for name, worker in enumerate(workers)] == [3] * 8
 
 
@@ -329,19 +348,6 @@ def test_an_ordinary_change_of_leaders_is_no_loss() -> None:
                 admin.create_topics([NewTopic(numbers.topic, replica_assignments={0: [1, 2], 1: [1, 2]})])
             places.append(place._replace(channels=replace(place.channels, inputs={"numbers": numbers})))
         workers = [stack.enter_context(closing(place.worker())) for place in places]
-
-        def all_have(last: int, seconds: float = 120) -> None:
-            expected = [[f"{one} {one}" for one in range(1, last + 1)]] * len(places)
-            deadline, found = time.monotonic() + seconds, [[""]]
-            while found != expected or seconds < 120:
-                if time.monotonic() > deadline:
-                    break
-                for worker in workers:
-                    with suppress(BusUnavailable):
-                        worker.step(0.02)
-                with suppress(BusUnavailable):
-                    found = [place.totals() for place in places]
-            assert found == expected
 
         def change_leaders() -> None:
             broker.halt(0)
@@ -366,29 +372,29 @@ def test_an_ordinary_change_of_leaders_is_no_loss() -> None:
 
         for place in places:
             place.send(1, 3)
-        all_have(3)
+        all_have(workers, places, 3)
         aborted(change_leaders)
-        all_have(3, 10)
+        keep(workers, places, 3, 10)
         for place in places:
             place.send(4, 6)
-        all_have(6)
+        all_have(workers, places, 6)
         aborted(lambda: None)
-        all_have(6, 3)
+        keep(workers, places, 6, 3)
         for worker in workers:
             worker.role.full = {0, 1}  # type: ignore[misc]
-        all_have(6, 3)
+        keep(workers, places, 6, 3)
         for number_of, place in enumerate(places):
             workers[number_of].role.full = ()  # type: ignore[misc]
             place.send(7, 8)
-        all_have(8)
+        all_have(workers, places, 8)
         for number_of, place in enumerate(places):
             assert counted(workers[number_of], f"moved-{number_of}", LOST) == 0
             workers[number_of].close()
             workers[number_of] = stack.enter_context(closing(place.worker()))
-        all_have(8, 5)
+        keep(workers, places, 8, 5)
         for place in places:
             place.send(9, 10)
-        all_have(10)
+        all_have(workers, places, 10)
         assert [counted(worker, f"moved-{name}", LOST) for name, worker in enumerate(workers)] == [0, 0]
 
 

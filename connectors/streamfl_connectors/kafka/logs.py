@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,21 +12,18 @@ from kafka import errors as kafka_errors
 from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
 
 from streamfl.contract.role import Record
-from streamfl.runtime.bus import BusUnavailable, TopicPartition, Unreadable
+from streamfl.runtime.bus import TopicPartition, Unreadable
 from streamfl_connectors.kafka.batches import gives_nothing
 from streamfl_connectors.kafka.clients import PendingFetches, answered, close_consumer
 from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.failures import translated
 from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
-from streamfl_connectors.reading import Logs, Reader, Readers
+from streamfl_connectors.reading import Logs, Reader, Readers, ask_until
 
 __all__ = ["KafkaLogs", "KafkaReader", "record_of"]
 
 # Time for the answer of a cluster that is there about the ends of partitions.
 END_SECONDS = 5.0
-
-# How long to wait before the next question to a leader that has changed.
-LEADER_SECONDS = 0.1
 
 _OfTopic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
@@ -91,20 +87,13 @@ class KafkaLogs(Logs):
         """By partition, where the records of this epoch's leader and of earlier ones end. Unknown ends are
         left out."""
         wanted = {KafkaPartition(*place): epoch for place, epoch in epochs.items()}
-        deadline = time.monotonic() + self.connect_timeout
-        while True:
-            # The leader has often changed just now.
-            left = max(LEADER_SECONDS, deadline - time.monotonic())
-            try:
-                with translated("looking where a leader's records end"):
-                    found: dict[TopicPartition, int] = answered(
-                        self._admin, left, _ends_of, self._admin, wanted
-                    )
-                return found
-            except BusUnavailable:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(LEADER_SECONDS)
+
+        def ask(left: float) -> dict[TopicPartition, int]:
+            with translated("looking where a leader's records end"):
+                found: dict[TopicPartition, int] = answered(self._admin, left, _ends_of, self._admin, wanted)
+            return found
+
+        return ask_until(self.connect_timeout, ask)
 
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
         """By partition, where the first undecided transaction began, and the end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from operator import methodcaller
@@ -12,12 +11,12 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from streamfl.contract.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
+from streamfl.runtime.bus import Unreadable
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.failures import UNREADABLE, told
-from streamfl_connectors.reading import Logs, Reader
+from streamfl_connectors.reading import Logs, Reader, ask_until
 from streamfl_connectors.silence import END_SECONDS, Silence
 
 __all__ = ["LibrdkafkaLogs", "LibrdkafkaReader", "record_of", "unreadable"]
@@ -35,8 +34,6 @@ READER: dict[str, Any] = {
     "fetch.wait.max.ms": 20,
 }
 
-# Between two requests to a cluster that does not answer.
-PAUSE_SECONDS = 0.1
 # message.headers(), by a call that checks whether it failed. If a name is no text, the library returns a list
 # with holes and sets an exception. Python's optimised form of a frequent call takes the list, and ends the
 # process at the hole.
@@ -67,9 +64,7 @@ class LibrdkafkaLogs(Logs):
         """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds
         (connect_timeout)."""
         patience = self.connect_timeout if patience is None else patience
-        return self._asked_until(
-            time.monotonic() + patience, lambda left: self._asked.logs.ends(places, left)
-        )
+        return ask_until(patience, lambda left: self._asked.logs.ends(places, left))
 
     def ends_soon(self, places: Iterable[Place]) -> dict[Place, int]:
         """:meth:`ends` for a caller that must not wait for a cluster that is away."""
@@ -81,9 +76,7 @@ class LibrdkafkaLogs(Logs):
 
     def first_since(self, places: Iterable[Place], at: float) -> dict[Place, int]:
         """By partition, the offset of the first record of that time or later; below 0 if there is none."""
-        return self._asked_until(
-            time.monotonic() + self.connect_timeout, lambda _left: self._asked.logs.first_since(places, at)
-        )
+        return ask_until(self.connect_timeout, lambda _left: self._asked.logs.first_since(places, at))
 
     def ends_of(self, epochs: Mapping[Place, int]) -> dict[Place, int]:
         """By partition, where the records of this epoch's leader and of earlier ones end. Unknown ends are
@@ -98,17 +91,6 @@ class LibrdkafkaLogs(Logs):
         process after a wrong checksum.
         """
         return self._asked.read_from(topic, partition, offset)
-
-    def _asked_until(self, deadline: float, ask: Callable[[float], dict[Place, int]]) -> dict[Place, int]:
-        """The answer. Waits for a cluster that is away: kafka-python gives up at once while a broker cannot
-        be reached."""
-        while True:
-            try:
-                return ask(max(PAUSE_SECONDS, deadline - time.monotonic()))
-            except BusUnavailable:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(PAUSE_SECONDS)
 
 
 class LibrdkafkaReader(Reader):
