@@ -14,6 +14,6 @@ def running_broker() -> AbstractContextManager[Any]:
     """The tests' broker, with its ``address`` and its ``url``. It lives with the tests, which are not
     installed."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
+    from broker import Broker
 
-    return Broker()  # type: ignore[no-any-return]
+    return Broker()

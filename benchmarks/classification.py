@@ -65,8 +65,9 @@ def predictions(method: str, inputs: NDArray[np.float64], labels: NDArray[np.flo
                 "learning": {"loss": "logistic"},
             }
         )
-        run = federated if method == "default" else alone
-        return run(settings, inputs, labels, [f"client-{index}" for index in range(CLIENTS)])
+        if method != "default":
+            return alone(settings, inputs, labels)
+        return federated(settings, inputs, labels, [f"client-{index}" for index in range(CLIENTS)])
     found = np.empty(labels.shape)
     for client in range(CLIENTS):
         learner = challenger(method, "logistic")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -93,7 +94,11 @@ def new_client(clients: int, directions: np.ndarray, lockstep: bool, shared: boo
 
 def role_of(learner: Learner, clients: int, preset: str, kernels: int, lockstep: bool) -> PofmklClient:
     """A client role with this learner, without an open partition. kernels: M."""
-    pace = {"staleness": "lockstep" if lockstep else "async", "catch_up_samples": 0, "exploration": 1.0}
+    pace: dict[str, Any] = {
+        "staleness": "lockstep" if lockstep else "async",
+        "catch_up_samples": 0,
+        "exploration": 1.0,
+    }
     settings = client_settings(clients, DIMENSION, preset=preset, kernels=kernels, **pace)
     given = ClientGiven(learner=learner, fingerprint=0, encode=msgspec.json.Encoder().encode)
     return PofmklClient(settings, given)

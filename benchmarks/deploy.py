@@ -27,8 +27,8 @@ def measure() -> Iterator[Figure]:
     its own."""
     # How the image is built without Docker is known to the tests; they are not installed.
     sys.path.insert(0, str(ROOT / "tests"))
-    from broker import free_ports  # type: ignore[import-not-found]
-    from image import build  # type: ignore[import-not-found]
+    from broker import free_ports
+    from image import build
 
     folder = Path(tempfile.mkdtemp(prefix="streamfl-image-"))
     try:

@@ -154,7 +154,7 @@ def running(
 ) -> Iterator[Callable[[Callable[[], bool], str], None]]:
     """A process of ``streamfl run`` for each configuration, on these processors alone, and what waits until
     something is so, which it names."""
-    command, workers = [sys.executable, "-m", "streamfl"], []
+    command, workers = [sys.executable, "-m", "streamfl"], list[subprocess.Popen[bytes]]()
     with (
         tempfile.TemporaryDirectory() as directory,
         (Path(directory) / "log").open("w+", encoding="utf-8") as log,

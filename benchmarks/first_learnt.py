@@ -140,7 +140,11 @@ class Stream:
         self.now = self.begin = 1_000.0
         self.bus, self._topic, self._read = MemoryBus(clock=lambda: self.now), topic, 0
         self.entities = Entities(self.bus, members)
-        times = {"clock": lambda: self.now, "monotonic": lambda: self.now, "sleep": lambda seconds: None}
+        times: dict[str, Any] = {
+            "clock": lambda: self.now,
+            "monotonic": lambda: self.now,
+            "sleep": lambda seconds: None,
+        }
         self.workers = [build_worker(settings, self.bus, **times) for settings in members.values()]
         self.step()
 

@@ -129,7 +129,7 @@ def main() -> None:
             for place, (blocks, rate) in enumerate(places):
                 missing = taken_away(inputs.shape, rate, blocks, np.random.default_rng([seed, place]))
                 for method, made in methods(np.where(missing, np.nan, inputs), inputs.shape[2]).items():
-                    present = np.isfinite(made).all(axis=2)
+                    present = np.asarray(np.isfinite(made).all(axis=2))
                     predictions = in_rounds(np.nan_to_num(made), labels, present, seed)
                     error = 1000 * float(np.square(predictions - labels).mean())
                     errors.setdefault(method, [[] for _ in places])[place].append(error)

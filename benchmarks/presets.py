@@ -4,13 +4,15 @@ remembering included."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from benchmarks.client_core import BATCH, DIMENSION, role_of, samples
 from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, best_seconds, size
+from streamfl.contract.role import Received, Send
 from streamfl.encoding.wire import encoded_size
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.roles import learner
@@ -30,10 +32,7 @@ def measure() -> Iterator[Figure]:
                 for client in clients:
                     _step(client, batches[number], number)
             default, paper = best_seconds(
-                [
-                    lambda number, client=client: _step(client, batches[WARM_UP + number], WARM_UP + number)
-                    for client in clients
-                ],  # type: ignore[misc]
+                [partial(_take, client, batches[WARM_UP:]) for client in clients],
                 REPEATS,
             )
             name = f"M = {kernels}, {'lockstep' if lockstep else 'async'}"
@@ -64,10 +63,15 @@ def new_client(preset: str, clients: int, kernels_per_upload: int, lockstep: boo
     return client
 
 
-def _step(client: PofmklClient, batch: list[object], number: int) -> None:
+def _take(client: PofmklClient, batches: Sequence[Sequence[Received]], number: int) -> None:
+    """The batch of this number, after those of the warm-up."""
+    _step(client, batches[number], WARM_UP + number)
+
+
+def _step(client: PofmklClient, batch: Sequence[Received], number: int) -> None:
     # A new version: in lockstep every client may take one sample more.
     client.model.versions = (number + 1,)
-    client.receive(batch, number * 0.1)  # type: ignore[arg-type]
+    client.receive(batch, number * 0.1)
     client.receive([], number * 0.1)
     deque(client.changed_state(), maxlen=0)
 
@@ -81,6 +85,6 @@ def _bytes_of_an_upload(preset: str, kernels: int) -> float:
         sent += sum(
             encoded_size(reply.key, reply.value)
             for reply in replies
-            if getattr(reply, "channel", "") == "updates"
-        )  # type: ignore[union-attr]
+            if isinstance(reply, Send) and reply.channel == "updates"
+        )
     return sent / 20

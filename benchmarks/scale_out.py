@@ -199,6 +199,7 @@ def _restoring(preset: str, url: str) -> Iterator[Figure]:
     with closing(connect(url)) as bus:
         settings = client_settings(RESTORED_CLIENTS, DIMENSION, preset=preset)
         name = f"restore-{preset}"
+        assert settings.samples is not None
         samples = settings.samples.model_copy(update={"topic": f"{name}.samples"})
         federation = settings.federation.model_copy(update={"name": name})
         settings = settings.model_copy(

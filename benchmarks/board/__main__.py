@@ -79,7 +79,7 @@ def draw(board: Mapping[str, Any], out: Path) -> None:
         folder = Path(name)
         production = '--define:process.env.NODE_ENV="production"'
         line = [
-            esbuild,
+            str(esbuild),
             "panels.jsx",
             f"--outfile={folder / 'board.js'}",
             production,

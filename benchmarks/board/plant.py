@@ -159,8 +159,8 @@ def watched(board: Mapping[str, Any], seconds: float) -> dict[str, Any]:
 def _prometheus() -> Iterator[tuple[Plant, str]]:
     # Prometheus is fetched by the tests that also need it; they are not installed.
     sys.path.insert(0, str(ROOT / "tests"))
-    from broker import free_ports  # type: ignore[import-not-found]
-    from prometheus import running_prometheus  # type: ignore[import-not-found]
+    from broker import free_ports
+    from prometheus import running_prometheus
 
     ports = free_ports(len(WORKERS))
     with tempfile.TemporaryDirectory() as name, running_prometheus(ports, Path(name)) as prometheus:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from fdskl.proof.direct import DirectModel, Party, learn, median_distance, standardised
@@ -68,7 +68,7 @@ class Split:
     regression: bool
 
     @property
-    def loss(self) -> str:
+    def loss(self) -> Literal["square", "logistic"]:
         return "square" if self.regression else "logistic"
 
     @property

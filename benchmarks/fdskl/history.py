@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,10 @@ def main() -> None:
         at_once = KernelHistory(np.hstack(history.inputs), history.labels, catch_up_samples=0)
         promised = np.nan
         for way, run in (
-            ("simulate", lambda own=history: simulated(own)),
-            ("history", lambda own=history: of_history(own)),
-            (f"history, a party {AWAY:g} s away", lambda own=history: of_history(own, AWAY)),
-            ("history, at once", lambda own=at_once: of_history(own)),
+            ("simulate", partial(simulated, history)),
+            ("history", partial(of_history, history)),
+            (f"history, a party {AWAY:g} s away", partial(of_history, history, AWAY)),
+            ("history, at once", partial(of_history, at_once)),
         ):
             found = run()
             each, versions = losses(found)

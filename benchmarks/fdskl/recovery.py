@@ -139,7 +139,7 @@ def _unwrapped(phases: Floats, places: Floats) -> tuple[Floats, Floats]:
     turned, used = wrapped, 3 * places.shape[1]
     while True:
         for _ in range(2):
-            slopes = np.linalg.lstsq(ordered[:used], turned[:used], rcond=None)[0]
+            slopes = np.linalg.lstsq(ordered[:used], turned[:used], rcond=None)[0].astype(np.float64)
             turned = wrapped + TURN * np.rint((ordered @ slopes - wrapped) / TURN)
         if used >= len(places):
             result = np.empty_like(turned)

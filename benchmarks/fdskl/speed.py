@@ -16,6 +16,7 @@ import numpy as np
 from fdskl.proof.direct import Party, learn
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
+from numpy.typing import NDArray
 
 from benchmarks import end_to_end
 from benchmarks.broker import running_broker
@@ -114,7 +115,7 @@ def _masked_sums() -> Iterator[Figure]:
         def array_work(number: int, drawn: Frequencies = drawn) -> None:
             to_circle(drawn.partial_phases(rows, [(0, FEATURES)]), 32)
 
-        def streams(number: int, peers: int = parties - 1, block: np.ndarray = block) -> None:  # type: ignore[type-arg]
+        def streams(number: int, peers: int = parties - 1, block: NDArray[np.uint32] = block) -> None:
             for peer in range(peers):
                 stream = Keystream(bytes([peer, number]) * 16, 32)
                 for start in range(0, ENTITIES * FEATURES, len(block)):

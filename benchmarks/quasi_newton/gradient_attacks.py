@@ -143,8 +143,8 @@ def _train(
     if start is None:
         random = np.random.default_rng(5)
         start = [
-            random.uniform(-0.05, 0.05, federation.guest.shape[1] + 1),
-            random.uniform(-0.05, 0.05, federation.host.shape[1]),
+            random.uniform(-0.05, 0.05, (columns,))
+            for columns in (federation.guest.shape[1] + 1, federation.host.shape[1])
         ]
     parties = [Party(federation.guest, start[GUEST]), Party(federation.host, start[HOST])]
     return train(parties, federation.labels, learning, rows, guest=GUEST, numbers=numbers_of(learning))

@@ -55,7 +55,7 @@ def columns_from_versions(count: int, quantum: float) -> float:
     told = points(inputs, weights.T, quantum)
     ridge = quantum**2 / 12 + 1e-12
     found = np.linalg.solve(weights.T @ weights + ridge * np.eye(weights.shape[1]), weights.T @ told.T).T
-    return explained(found, inputs)
+    return explained(found.astype(np.float64), inputs)
 
 
 def weights_from_customers(count: int, quantum: float) -> float:

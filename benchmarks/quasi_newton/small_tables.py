@@ -159,7 +159,7 @@ def measured(table: Table, seed: int, trained: Callable[..., Trace] = train) -> 
         seen @ optimum(seen, signs, 2.0**-numbers.inputs.fraction_bits), signs
     )
     ones = (signs > 0).astype(np.float64)
-    calibration = fit_calibration(outputs, signs > 0)
+    calibration = fit_calibration(outputs, ones)
     theirs = LogisticRegression(C=1e6, max_iter=5000).fit(np.hstack(columns)[order], ones)
     return Found(
         gap,

@@ -151,7 +151,7 @@ class Problem:
     @property
     def widest(self) -> int:
         """Columns of the party that has most, the intercept included."""
-        return max(self.parts[0].shape[1] + 1, self.parts[1].shape[1])
+        return int(max(self.parts[0].shape[1] + 1, self.parts[1].shape[1]))
 
     def gap(self, weights: Sequence[Floats]) -> float:
         """Of the training loss, which is quadratic, above its optimum."""
@@ -187,8 +187,8 @@ class Problem:
             except OutOfBounds:
                 return Run(None, learning.epochs, np.inf, np.nan, np.nan, np.nan, np.zeros(0))
             start = [own[-1] for own in trace.weights]
-            for own, kept in zip(weights, trace.weights, strict=True):
-                own += kept[1:]
+            for course, kept in zip(weights, trace.weights, strict=True):
+                course += kept[1:]
             losses += trace.losses
             stopped = next(
                 (at + 1 for at in range(1, len(losses)) if abs(losses[at] - losses[at - 1]) < TOLERANCE), None

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.simulation.parties import Delay
 from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.tools.federation import Delay
 from streamfl.vafl.tools.run import run_vertical
 
 PARTIES = {"mnist": 7, "fashion_mnist": 7, "a9a": 2}

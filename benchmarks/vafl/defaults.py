@@ -61,11 +61,11 @@ def tables(square: bool) -> Iterator[tuple[str, Floats, Floats]]:
     draws = np.random.default_rng(0)
     if square:
         yield "friedman", *make_friedman1(ENTITIES, 10, noise=1.0, random_state=0)
-        yield "diabetes", *_shuffled(*load_diabetes(return_X_y=True, scaled=False), draws)
+        yield "diabetes", *_shuffled(load_diabetes(return_X_y=True, scaled=False), draws)
         yield "river TrumpApproval", *_of_river("TrumpApproval")
     else:
         yield "made", *_made(draws)
-        yield "breast cancer", *_shuffled(*load_breast_cancer(return_X_y=True), draws)
+        yield "breast cancer", *_shuffled(load_breast_cancer(return_X_y=True), draws)
         yield "river Phishing", *_of_river("Phishing")
         yield "river Bananas", *_of_river("Bananas")
     folder = os.environ.get("STREAMFL_DATA")
@@ -83,7 +83,8 @@ def _made(draws: np.random.Generator) -> tuple[Floats, Floats]:
     return inputs * np.exp(2 * draws.normal(size=20)) + 5, labels.astype(float)
 
 
-def _shuffled(inputs: Floats, labels: Floats, draws: np.random.Generator) -> tuple[Floats, Floats]:
+def _shuffled(table: tuple[Floats, Floats], draws: np.random.Generator) -> tuple[Floats, Floats]:
+    inputs, labels = table
     order = draws.permutation(len(labels))
     return inputs[order], labels[order].astype(float)
 
@@ -287,7 +288,11 @@ def _private(inputs: Floats, labels: Floats, square: bool, mu: float | None, sec
             "gradient_noise": step,
         }
         privacy["secret_file"] = secret
-    sections = {"head": {"kind": "network"}, "privacy": privacy, "embedding": {"standardise": False}}
+    sections: dict[str, Any] = {
+        "head": {"kind": "network"},
+        "privacy": privacy,
+        "embedding": {"standardise": False},
+    }
     return federation(inputs, labels, square, 1, size=4, **sections)
 
 

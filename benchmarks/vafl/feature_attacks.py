@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,10 @@ __all__ = [
     "the_other_party",
 ]
 
-NETWORK = {"embedding": {"hidden": [16]}, "head": {"kind": "network", "hidden": [16]}}
+NETWORK: Mapping[str, Mapping[str, Any]] = {
+    "embedding": {"hidden": [16]},
+    "head": {"kind": "network", "hidden": [16]},
+}
 # A feature counts as found within so much, of a column with mean 0 and deviation 1.
 NEAR = 0.01
 STARTS = 8

@@ -137,7 +137,7 @@ def two_federations(folder: Path) -> Iterator[Attack]:
         federation.run()
         heard = heard_of(federation)
         federation.close()
-        return _labels_as_told(heard)[0]
+        return np.asarray(_labels_as_told(heard)[0])
 
     of_first = labels[:ENTITIES]
     of_second = np.where(changed, 1 - of_first, of_first)

@@ -117,7 +117,7 @@ def _inputs(number: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _labels(number: int) -> list[float]:
-    return (_inputs(number)[:, :, 0].sum(axis=0) > 0).astype(float).tolist()
+    return [float(one) for one in _inputs(number)[:, :, 0].sum(axis=0) > 0]
 
 
 class Federation:

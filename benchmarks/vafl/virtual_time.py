@@ -21,10 +21,11 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.vafl.accuracy import NETWORK, PARTIES, read, settings
+from streamfl.simulation.parties import Delay
 from streamfl.simulation.vertical.members import HEAD
 from streamfl.simulation.vertical.table import epoch_orders
 from streamfl.vafl.metrics import CoordinatorMetrics
-from streamfl.vafl.tools.federation import Delay, VerticalFederation
+from streamfl.vafl.tools.federation import VerticalFederation
 from streamfl.vafl.tools.run import adapted
 
 TARGET = 0.97
