@@ -97,6 +97,10 @@ class Health:
         """Records have been taken and wait for their commit."""
         self._stuck_since = self._clock()
 
+    def restored(self) -> None:
+        """A record of the state was restored. However many there are, the loop does not hang meanwhile."""
+        self._last_round = self._stuck_since = self._clock()
+
     def completed(self) -> None:
         """A round is over and the cluster answered."""
         self._last_round = self._clock()

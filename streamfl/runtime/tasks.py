@@ -44,6 +44,7 @@ class Tasks:
     restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as
     unavailable.
     monotonic, sleep: the clock and the sleep for waiting.
+    restored: called after each record that is restored.
     state_settings: the settings that are remembered beside the state.
     """
 
@@ -57,6 +58,7 @@ class Tasks:
         restore_seconds: float,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
+        restored: Callable[[], None] = lambda: None,
     ) -> None:
         self._role = role
         self._channels = channels
@@ -70,6 +72,7 @@ class Tasks:
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
         self._sleep = sleep
+        self._restored = restored
         self._partitions: set[int] = set()
         self.positions: dict[TopicPartition, int] = {}
         # Where inputs of which nobody has committed an offset begin, under "latest"; and those of them that
@@ -284,6 +287,7 @@ class Tasks:
             latest: dict[bytes, Record] = {}
             settings: Record | None = None
             for record in session.restore(topic, partition):
+                self._restored()
                 if is_settings(record):
                     settings = record
                     continue
@@ -313,6 +317,7 @@ class Tasks:
             for key, record in latest.items():
                 # To take much back may take longer than to read it.
                 session.attend()
+                self._restored()
                 if record.value is None or published:
                     continue
                 if is_damaged(record):

@@ -42,6 +42,7 @@ from streamfl.runtime.outputs import Outputs
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.pool import Inline, Pool
 from streamfl.runtime.progress import ProgressLine
+from streamfl.runtime.role_figures import RoleFigures
 from streamfl.runtime.role_work import GivenUp, RoleWork
 from streamfl.runtime.step_counts import StepCounts
 from streamfl.runtime.tasks import Tasks
@@ -101,12 +102,14 @@ class Worker:
         self._channels, self._bus, self._subscription = channels, bus, subscription
         self._outputs = Outputs(channels)
         self._clock, self._commit_interval = clock, commit_interval
+        self._figures = RoleFigures(role, self.lock, clock)
         self._restore_seconds = restore_seconds
         self._monotonic, self._sleep = monotonic, sleep
         self._pool: Pool = pool or Inline()
         self._work = RoleWork(self._pool, self.health, self.metrics)
         made = state_settings or StateSettings()
-        self._tasks = Tasks(role, channels, bus, subscription, made, restore_seconds, monotonic, self._wait)
+        waiting = (restore_seconds, monotonic, self._wait, self.health.restored)
+        self._tasks = Tasks(role, channels, bus, subscription, made, *waiting)
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
         self._backlog = Backlog(role, max_records)
@@ -211,13 +214,10 @@ class Worker:
 
     def measure(self) -> Iterator[Measurement]:
         """The role's figures and the session's, from any thread."""
-        with self.lock:
-            now, session, partitions = self._clock(), self._session, self._partitions
-            figures = [one.at(now) for one in self.role.measure()]
+        yield from self._figures.measure()
         yield from self.health.measure()
-        yield from figures
-        yield SessionMetrics.partitions(partitions)
-        yield from self.lag.measure(session)
+        yield SessionMetrics.partitions(self._partitions)
+        yield from self.lag.measure(self._session)
 
     @property
     def _partitions(self) -> int:

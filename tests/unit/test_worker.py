@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from counting import CHANNELS, CountingRole, bus_of, decode_number, drain, number
+from counting import CHANNELS, CountingRole, bus_of, counting_worker, decode_number, drain, number
 
 from streamfl.contract.channels import Channels, Input, TopicSpec
 from streamfl.contract.role import ConfigurationError, IgnoredRecord, Record, StateChange
 from streamfl.encoding.wire import encoded_size, record_size
+from streamfl.runtime import role_figures
 from streamfl.runtime.bus import (
     BusUnavailable,
     CommitRefused,
@@ -809,3 +810,65 @@ def test_a_partition_that_cannot_be_read_stops_no_time_for_others(
     now[0] = 31.0
     alone.step(0.0)
     assert role.batches.count(0) == 1
+
+
+class LongRestore(CountingRole):
+    """Calls a function at each record of its state."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    def restore(self, change: StateChange) -> None:
+        super().restore(change)
+        self._meanwhile()
+
+
+def with_state(bus: MemoryBus, keys: int) -> None:
+    bus.write([Outgoing("state", f"pump-{one}".encode(), number(1, one), 0) for one in range(keys)])
+    send(bus, number(1, 5))
+
+
+def test_a_long_restore_is_no_hang(bus: MemoryBus) -> None:
+    """Protects a worker with much state: the watchdog ended it amid its restore, two minutes after the start,
+    and the next start too. Restoring that stops for so long is a hang still."""
+    with_state(bus, 300)
+    now, hung = [0.0], list[bool]()
+
+    def second() -> None:
+        now[0] += 1.0
+        hung.append(restoring.health.stuck or not restoring.health.alive)
+
+    restoring = counting_worker(bus, LongRestore(second), monotonic=lambda: now[0], stall_seconds=120.0)
+    drain(restoring)
+    assert hung == [False] * 300
+    assert now[0] == 300.0
+    restoring.health.begin()
+    now[0] += 121.0
+    assert restoring.health.stuck
+
+
+def test_metrics_are_served_while_state_is_restored(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects a worker with much state from its own probes: one scrape waited for the end of the restore,
+    and the probes waited behind it, so that Kubernetes ended the worker."""
+    monkeypatch.setattr(role_figures, "WAIT_SECONDS", 0.01)
+    with_state(bus, 1)
+    begun, over = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert over.wait(60)
+
+    restoring = counting_worker(bus, LongRestore(wait))
+    thread = threading.Thread(target=drain, args=(restoring,))
+    thread.start()
+    try:
+        assert begun.wait(60)
+        text = restoring.metrics.render().decode()
+        assert not over.is_set()
+    finally:
+        over.set()
+        thread.join()
+    assert 'streamfl_not_ready{reason="restoring"} 1.0' in text
+    assert 'streamfl_not_ready{reason="restoring"} 0.0' in restoring.metrics.render().decode()
+    assert "streamfl_samples_total 2.0" in restoring.metrics.render().decode()
