@@ -58,8 +58,9 @@ CLIENT, SERVER = "User:press-client", "User:press-server"
 PATTERN = {"transactional-id": "prefixed"}
 
 
-@pytest.fixture(scope="module", name="secure")
+@pytest.fixture(scope="session", name="secure")
 def _secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    """For the whole run, because one of pytest's processes may be given parts of this module by and by."""
     with secure_broker(tmp_path_factory.mktemp("secure")) as running:
         yield running
 
@@ -485,7 +486,7 @@ def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: p
                 full.write([Outgoing(topic, None, b"v", 0) for topic in topics])
                 sent += 1
             for number, (session, topic) in enumerate(zip(sessions, topics, strict=True)):
-                if records := session.poll(0.1, 100).records:
+                if records := session.poll(0.5, 100).records:
                     seen[number] += len(records)
                     session.commit(Step({(topic, 0): records[-1].offset + 1}))
         assert secure.issuer.given - given >= 3

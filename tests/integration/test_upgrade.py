@@ -39,48 +39,36 @@ def test_the_release_before_runs_without_modules_of_this_one(before: Path) -> No
 
 
 @pytest.mark.parametrize("system", soaked_systems())
-def test_this_release_takes_over_where_the_one_before_was_killed(
-    system: str, tmp_path: Path, opened: ExitStack
-) -> None:
-    """Protects upgrades: this release reads the topics that the previous one left when it was killed at work,
-    and continues from its state. Every sample is predicted once, nothing is refused, and all of the soak's
-    checks of state and messages pass."""
-    federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
-    assert len(federation.predicted()) < FIRST, "there is nothing left to do"
-    now = opened.enter_context(closing(Release(NOW, tmp_path / "log.txt", federation.late)))
-    for member in federation.files.values():
-        now.start(member)
-    federation.write(MORE)
-    federation.finish(now)
-    federation.rest(now)
-    assert federation.verdict().wrong == []
-
-
-@pytest.mark.parametrize("system", soaked_systems())
-def test_members_are_replaced_one_after_another_and_back(
+def test_this_release_takes_over_and_members_are_replaced_back_and_forth(
     system: str, before: Path, tmp_path: Path, opened: ExitStack
 ) -> None:
-    """Protects rolling upgrades and downgrades: the members are replaced one after another by this release's,
-    and then back, so that both releases run side by side. The order is that of the page on upgrades, if it
-    gives one; the last member goes back first. All checks pass as with one release.
+    """Protects upgrades: this release reads the topics that the previous one left when it was killed at work,
+    and continues from its state.
+
+    Also protects rolling downgrades and upgrades: the members are replaced one after another by the previous
+    release's, and then back, so that both releases run side by side. The order of the upgrade is that of the
+    page on upgrades, if it gives one; the last member goes back first. Every sample is predicted once,
+    nothing is refused, and all of the soak's checks of state and messages pass, as with one release.
     """
     federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
+    assert len(federation.predicted()) < FIRST, "there is nothing left to do"
     old, now = (
         opened.enter_context(closing(Release(code, tmp_path / "log.txt", federation.late)))
         for code in (before, NOW)
     )
-    for member in federation.files.values():
-        old.start(member)
-    federation.finish(old)
     members = list(federation.files.values())
-    for leaving, coming, order in ((old, now, members), (now, old, members[::-1])):
+    for member in members:
+        now.start(member)
+    federation.write(MORE)
+    federation.finish(now)
+    for leaving, coming, order in ((now, old, members[::-1]), (old, now, members)):
         for member in order:
             leaving.stop(member)
             federation.write(MORE // 2)
             coming.start(member)
             federation.write(MORE // 2)
             federation.finish(leaving, coming)
-    federation.rest(old)
+    federation.rest(now)
     assert federation.verdict().wrong == []
 
 
