@@ -459,15 +459,13 @@ def test_a_token_that_is_over_or_forged_is_refused(
 def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects workers that run longer than a token lasts: sessions of both connectors survive several tokens
     without a failure."""
-    admin = secure.admin()
     for kind, name, operation in (
         (ResourceType.TOPIC, "renewed", ACLOperation.ALL),
         (ResourceType.GROUP, "renewed", ACLOperation.ALL),
         (ResourceType.TRANSACTIONAL_ID, "renewed", ACLOperation.ALL),
     ):
         pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
-        admin.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
-    admin.close()
+        secure.admin.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
     # A broker refuses a new login within a second (KIP-368). So a fifth of a token's time must be longer, on
     # a busy machine too.
     monkeypatch.setattr(secure.issuer, "lasting", lasting := 8.0)
