@@ -252,28 +252,31 @@ def a_session(url: str, options: dict[str, Any]) -> Parts:
             eventually(lambda: [record.value for record in bus.read(outputs)], [b"before", b"x"])
 
 
-def commits_without_end(url: str, options: dict[str, Any]) -> Parts:
+def a_commit_between_its_records_and_its_end(url: str, options: dict[str, Any]) -> Parts:
     """Protects a worker from its own watchdog: within a transaction librdkafka only closes a producer once
     the cluster is back."""
     outputs, group = (f"{word}-{uuid.uuid4().hex[:8]}" for word in ("outputs", "group"))
+    step = Step(outputs=[Outgoing(outputs, None, b"x")])
+    written, dead = threading.Event(), threading.Event()
     with closing(connect(url, options)) as bus:
         bus.create([TopicSpec(outputs, 1, False)])
+        session: Any
         with closing(bus.session(Subscription(group, ()))) as session:
-            outcome: list[BaseException] = []
+            session.commit(step)
+            settle = session.commits.writer.settle
 
-            def commit() -> None:
-                try:
-                    while True:
-                        session.commit(Step(outputs=[Outgoing(outputs, None, b"x")]))
-                except BaseException as error:
-                    outcome.append(error)
+            def settle_and_wait(timeout: float) -> None:
+                settle(timeout)
+                written.set()
+                assert dead.wait(60)
 
-            thread = threading.Thread(target=commit, daemon=True)
-            thread.start()
-            time.sleep(1)
-            yield
-            thread.join(60)
-            assert [type(error) for error in outcome] == [BusUnavailable]
+            session.commits.writer.settle = settle_and_wait
+            with ThreadPoolExecutor(1) as beside:
+                outcome = beside.submit(in_a_thread, lambda: session.commit(step))
+                assert written.wait(60)
+                yield
+                dead.set()
+                assert [type(error) for error in outcome.result()] == [BusUnavailable]
             yield
 
 
@@ -325,8 +328,7 @@ def test_an_outage_is_reported_and_survived(mortal: Broker) -> None:
             {"connect_timeout_seconds": 5, "request_timeout_ms": 2000, "delivery_timeout_ms": 4000},
         ),
         a_session(url, timeouts),
-        # The last, for it does not wait for the others.
-        commits_without_end(url, {**timeouts, "socket.timeout.ms": 2_000}),
+        a_commit_between_its_records_and_its_end(url, {**timeouts, "socket.timeout.ms": 2_000}),
     ]
     with ExitStack() as stack:
         for one in parts:
