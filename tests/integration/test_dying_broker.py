@@ -252,7 +252,7 @@ def a_session(url: str, options: dict[str, Any]) -> Parts:
             eventually(lambda: [record.value for record in bus.read(outputs)], [b"before", b"x"])
 
 
-def a_commit_between_its_records_and_its_end(url: str, options: dict[str, Any]) -> Parts:
+def a_commit_between_two_records(url: str, options: dict[str, Any]) -> Parts:
     """Protects a worker from its own watchdog: within a transaction librdkafka only closes a producer once
     the cluster is back."""
     outputs, group = (f"{word}-{uuid.uuid4().hex[:8]}" for word in ("outputs", "group"))
@@ -263,14 +263,17 @@ def a_commit_between_its_records_and_its_end(url: str, options: dict[str, Any]) 
         session: Any
         with closing(bus.session(Subscription(group, ()))) as session:
             session.commit(step)
-            settle = session.commits.writer.settle
+            writer = session.commits.writer
+            settle = writer.settle
 
-            def settle_and_wait(timeout: float) -> None:
+            def settle_before_and_after(timeout: float) -> None:
                 settle(timeout)
                 written.set()
                 assert dead.wait(60)
+                writer.send(step.outputs, timeout)
+                settle(timeout)
 
-            session.commits.writer.settle = settle_and_wait
+            writer.settle = settle_before_and_after
             with ThreadPoolExecutor(1) as beside:
                 outcome = beside.submit(in_a_thread, lambda: session.commit(step))
                 assert written.wait(60)
@@ -328,7 +331,7 @@ def test_an_outage_is_reported_and_survived(mortal: Broker) -> None:
             {"connect_timeout_seconds": 5, "request_timeout_ms": 2000, "delivery_timeout_ms": 4000},
         ),
         a_session(url, timeouts),
-        a_commit_between_its_records_and_its_end(url, {**timeouts, "socket.timeout.ms": 2_000}),
+        a_commit_between_two_records(url, {**timeouts, "socket.timeout.ms": 2_000}),
     ]
     with ExitStack() as stack:
         for one in parts:
