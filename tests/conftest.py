@@ -181,20 +181,6 @@ def broker(run_folder: Path) -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture(scope="session", name="_halted_at_times")
-def _one_that_is_halted_at_times() -> Iterator[Broker]:
-    with Broker() as running:
-        yield running
-
-
-@pytest.fixture
-def mortal_broker(_halted_at_times: Broker) -> Iterator[Broker]:
-    """A broker that a test may halt. It runs while such a test does, and keeps its data for the whole run."""
-    _halted_at_times.start()
-    yield _halted_at_times
-    _halted_at_times.halt()
-
-
 @pytest.fixture(scope="session")
 def secured(run_folder: Path) -> Iterator[Broker]:
     """A broker with access control for the whole run. Tests use their own federation names."""

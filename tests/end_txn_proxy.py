@@ -112,12 +112,14 @@ class EndTxnProxy:
     sent: every EndTxn of clients, in order.
     doubtful: requests that began or widened a transaction under a producer id and epoch after an EndTxn of
         these whose answer did not reach the client. There should be none.
+    delay: seconds that each request and each answer takes longer, on every connection.
     """
 
     def __init__(self, nodes: int = 1) -> None:
         self.ports: list[int] = []
         self.sent: list[EndTxn] = []
         self.doubtful: list[EndTxn] = []
+        self.delay = 0.0
         self.unanswered: Counter[tuple[int, int]] = Counter()
         self._nodes = nodes
         self._targets: list[int] = []
@@ -246,6 +248,11 @@ class EndTxnProxy:
         for caught in self._caught:
             caught.following = caught.following or caught.transactional_id in request.transactional_id
 
+    async def wait(self) -> None:
+        """Before a request or an answer is passed on."""
+        if self.delay:
+            await asyncio.sleep(self.delay)
+
     async def before_produce(self, node: int, transactional_id: str) -> None:
         """Delivers a late EndTxn first, if this is its moment."""
         for caught in self._caught:
@@ -289,7 +296,9 @@ class _Connection:
         try:
             with suppress(asyncio.IncompleteReadError, OSError):
                 while True:
-                    await self._pass_on(await _frame(self._reader))
+                    frame = await _frame(self._reader)
+                    await self._proxy.wait()
+                    await self._pass_on(frame)
             self._client_is_there = False
             if self._kept is not None and not self._kept.answered.is_set():
                 # The request is on its way although its sender is gone.
@@ -338,6 +347,7 @@ class _Connection:
         with suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 frame = await _frame(self._answers)
+                await self._proxy.wait()
                 (number,) = struct.unpack_from(">i", frame)
                 if number in self._requests:
                     version, request = self._requests.pop(number)

@@ -93,8 +93,11 @@ def python_of(code: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
 def later_release(folder: Path, changes: Mapping[str, tuple[str, str]]) -> Path:
     """This release's code in ``folder``, with changes. changes: by file, the old text and the new one."""
     for name, source in (("streamfl", NOW / "streamfl"), ("connectors", NOW / "connectors")):
-        shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, folder / name)
     for name, (old, new) in changes.items():
+        # What Python has compiled of the other files is still right, and takes seconds to do again.
+        for compiled in (folder / name).parent.glob(f"__pycache__/{Path(name).stem}.*"):
+            compiled.unlink()
         text = (folder / name).read_text(encoding="utf-8")
         assert text.count(old) == 1, f"{name}: {old!r} is no longer there"
         (folder / name).write_text(text.replace(old, new), encoding="utf-8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,12 +53,14 @@ class SecureBroker:
     issuer: issues its tokens.
     folder: has the certificates.
     places: replacements in the files' text.
+    admin: the administrator's client. There is one, because each takes a handshake.
     """
 
     broker: Broker
     issuer: TokenIssuer
     folder: Path
     places: dict[str, str]
+    admin: Any
 
     def local(self, text: str) -> str:
         """The text of a file of ``deploy/security``, with this machine's hosts, ports and folders."""
@@ -79,10 +81,8 @@ class SecureBroker:
             for right in rights
             for operation in right.operations
         ]
-        admin = self.admin()
-        assert not admin.create_acls(acls)["failed"]
-        self._until(admin, EVERYTHING, lambda found: found.issuperset(acls))
-        admin.close()
+        assert not self.admin.create_acls(acls)["failed"]
+        self._until(EVERYTHING, lambda found: found.issuperset(acls))
 
     def take(self, right: Right | None = None) -> None:
         """Like ``kafka-acls.sh --remove``, for this right or for all. Returns once the broker applies it."""
@@ -90,21 +90,15 @@ class SecureBroker:
         if right is not None:
             pattern = ResourcePatternFilter(RESOURCES[right.resource], right.name, PATTERNS[right.pattern])
             gone = ACLFilter(right.principal, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)
-        admin = self.admin()
-        admin.delete_acls([gone])
-        self._until(admin, gone, lambda found: not found)
-        admin.close()
+        self.admin.delete_acls([gone])
+        self._until(gone, lambda found: not found)
 
-    def _until(self, admin: Any, what: ACLFilter, reached: Callable[[set[ACL]], bool]) -> None:
+    def _until(self, what: ACLFilter, reached: Callable[[set[ACL]], bool]) -> None:
         """The controller answers before the broker applies the change."""
         deadline = time.monotonic() + 30
-        while not reached(set(admin.describe_acls(what)[0])):
+        while not reached(set(self.admin.describe_acls(what)[0])):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-
-    def admin(self) -> Any:
-        """The administrator's client."""
-        return KafkaAdminClient(bootstrap_servers=self.broker.address, **self.broker.options)
 
 
 @contextmanager
@@ -143,12 +137,10 @@ def secure_broker(folder: Path) -> Iterator[SecureBroker]:
         }
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.url}/keys"
         with Broker(properties, admin, port=ports["9094"], java=[allowed]) as broker:
-            secured = SecureBroker(broker, issuer, folder, places)
-            client = secured.admin()
             users = [
                 UserScramCredentialUpsertion(name, ScramMechanism.SCRAM_SHA_512, secret)
                 for name, secret in SECRETS.items()
             ]
-            client.alter_user_scram_credentials(users)
-            client.close()
-            yield secured
+            with closing(KafkaAdminClient(bootstrap_servers=broker.address, **broker.options)) as client:
+                client.alter_user_scram_credentials(users)
+                yield SecureBroker(broker, issuer, folder, places, client)

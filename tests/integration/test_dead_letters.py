@@ -38,7 +38,7 @@ features = ["{feature}"]
 preset = "paper"
 features_per_kernel = 4
 """
-SAMPLES = 3_000
+SAMPLES = 2_000
 PATIENCE = 120.0
 
 
@@ -150,7 +150,7 @@ def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, b
 
             plant.configure("temperature")
             killed = 0
-            for portion in (1, 1501):
+            for portion in (1, 501):
                 # A transaction holds 500 records: the process is killed between two transactions or within
                 # one.
                 before = plant.end_of("readings")

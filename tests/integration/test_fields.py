@@ -93,6 +93,15 @@ def test_records_are_read_as_they_are(
             for number in numbers
         ]
 
+    def labels(numbers: range) -> list[Outgoing]:
+        made = [
+            {"about": {"site": number % 5, "id": number}, "value": f"0.{number % 10}"} for number in numbers
+        ]
+        return [
+            Outgoing(f"{name}-results", key(number), json.dumps(label).encode())
+            for number, label in zip(numbers, made, strict=True)
+        ]
+
     bad = [
         (key(0), {**sample(0), "meta": {"id": "late"}}, "meta.at is missing: meta is an object without it"),
         (
@@ -106,9 +115,7 @@ def test_records_are_read_as_they_are(
         for first in (0, 30):
             numbers = range(first, first + 30)
             bus.write(readings(numbers))
-            for number in numbers:
-                label = {"about": {"site": number % 5, "id": number}, "value": f"0.{number % 10}"}
-                bus.write([Outgoing(f"{name}-results", key(number), json.dumps(label).encode())])
+            bus.write(labels(numbers))
             if not first:
                 bus.write(
                     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -353,53 +352,6 @@ def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> N
         session = bus.session(subscription)
         seen = poll_until(session, lambda seen: bool(seen.records))
         assert (values(seen.records), values(seen.tables)) == ([b"a"], [b"b"])
-    finally:
-        session.close()
-        bus.close()
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.usefixtures("_refused_connections")
-def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
-    """Guards against the client's endless wait for a coordinator that died inside a transaction, and against
-    loss around it."""
-    options = {"connect_timeout_seconds": 5, "request_timeout_ms": 2000, "delivery_timeout_ms": 4000}
-    bus = connect(mortal_broker.url, options)
-    samples, outputs = new("samples"), new("outputs")
-    bus.create([TopicSpec(samples, 1, False), TopicSpec(outputs, 1, False)])
-    bus.write([Outgoing(samples, None, b"a")])
-    session = bus.session(Subscription(new("group"), (samples,)))
-    try:
-        poll_until(session, lambda seen: bool(seen.records))
-        session.commit(Step(outputs=[Outgoing(outputs, None, b"before")]))
-        mortal_broker.halt()
-        step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
-        outcome: list[BaseException] = []
-
-        def commit() -> None:
-            try:
-                session.commit(step)
-            except BaseException as error:
-                outcome.append(error)
-
-        # In a thread, so that a hang only fails this test.
-        thread = threading.Thread(target=commit, daemon=True)
-        thread.start()
-        thread.join(120)
-        assert not thread.is_alive()
-        assert [type(error) for error in outcome] == [BusUnavailable]
-        mortal_broker.start()
-        deadline = time.monotonic() + 90
-        records: list[Record] = []
-        while not records:
-            assert time.monotonic() < deadline
-            try:
-                records = session.poll(0.2, 100).records
-            except BusUnavailable:
-                time.sleep(0.2)
-        assert values(records) == [b"a"]
-        session.commit(step)
-        assert values(list(bus.read(outputs))) == [b"before", b"x"]
     finally:
         session.close()
         bus.close()

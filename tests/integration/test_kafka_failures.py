@@ -7,7 +7,6 @@ workaround can go."""
 from __future__ import annotations
 
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -341,32 +340,3 @@ def test_two_workers_of_one_instance_name_are_told(broker: Broker) -> None:
         poll_until(second, lambda seen: bool(seen.assigned))
         with pytest.raises(ConfigurationError, match="group_instance_id"):
             first.commit(Step({(samples, 0): 1}))
-
-
-def test_a_commit_without_a_cluster_ends_with_librdkafka_too(mortal_broker: Broker) -> None:
-    """Protects a worker from its own watchdog: within a transaction librdkafka only closes a producer once
-    the cluster is back."""
-    options = {"socket.timeout.ms": 2_000, "message.timeout.ms": 4_000, "connect_timeout_seconds": 5}
-    outcome: list[BaseException] = []
-    bus = connect(f"kafka+librdkafka://{mortal_broker.address}", options)
-    outputs = new("topic")
-    bus.create([TopicSpec(outputs, 1, False)])
-    session = bus.session(Subscription(new("group"), ()))
-
-    def commit() -> None:
-        try:
-            while True:
-                session.commit(Step(outputs=[Outgoing(outputs, None, b"x")]))
-        except BaseException as error:
-            outcome.append(error)
-
-    # In a thread, so that a hang only fails this test.
-    thread = threading.Thread(target=commit, daemon=True)
-    thread.start()
-    time.sleep(1)
-    mortal_broker.halt()
-    thread.join(60)
-    assert [type(error) for error in outcome] == [BusUnavailable]
-    mortal_broker.start()
-    session.close()
-    bus.close()

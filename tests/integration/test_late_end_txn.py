@@ -1,5 +1,5 @@
 """An EndTxn that comes late (KAFKA-17754) may not end another transaction: both connectors, on a real broker
-behind a proxy that delays exactly that request.
+behind a proxy that delays exactly that request. And a member begins where the proxy delays all of them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,9 @@ FENCED = {47, 90}
 SHORT = {"kafka": {"request_timeout_ms": 2_000}, "kafka+librdkafka": {"socket.timeout.ms": 2_000}}
 # Two of them do not fit into one request.
 LARGE = 600_000
+# Of a slow line, in each direction.
+DELAY_SECONDS = 0.3
+PATIENCE_SECONDS = 90.0
 
 
 @pytest.fixture(name="proxy", scope="module")
@@ -221,3 +224,28 @@ def test_librdkafka_says_of_every_end_what_became_of_it(proxy: EndTxnProxy, addr
     finally:
         session.close()
         bus.close()
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+def test_a_member_begins_over_a_slow_line(proxy: EndTxnProxy, address: str, scheme: str) -> None:
+    """Protects a worker far from its brokers: it must not ask so impatiently that it never hears an answer,
+    nor begin all inputs of a partition anew because one of them has not begun. Every answer takes more than
+    half a second, as by satellite."""
+    url = f"{scheme}://{address}"
+    inputs = tuple(f"slow-{uuid.uuid4().hex[:8]}" for _ in range(6))
+    with closing(connect(url)) as near:
+        near.create([TopicSpec(name, 2, compacted=False) for name in inputs])
+        near.write([Outgoing(name, None, b"x", number) for name in inputs for number in range(2)])
+    proxy.delay = DELAY_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    try:
+        with (
+            closing(connect(url)) as far,
+            closing(far.session(Subscription(uuid.uuid4().hex, inputs))) as session,
+        ):
+            seen: set[tuple[str, int]] = set()
+            while len(seen) < 2 * len(inputs):
+                assert time.monotonic() < deadline, f"only {seen} began"
+                seen |= {(record.topic, record.partition) for record in session.poll(0.5, 100).records}
+    finally:
+        proxy.delay = 0.0

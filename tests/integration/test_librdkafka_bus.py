@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,8 +12,7 @@ from typing import Any
 import pytest
 from broker import Broker
 from confluent_kafka import TopicPartition
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import NewTopic
+from kafka import KafkaProducer
 
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import (
@@ -199,42 +195,6 @@ def test_a_key_has_the_partition_that_kafka_python_gives_it(bus: Bus, broker: Br
     assert {(r.key, r.partition) for r in bus.read(ours)} == {(r.key, r.partition) for r in bus.read(theirs)}
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
-    """Protects against an endless wait: librdkafka aborts the transaction that met the outage, and hangs in
-    the next one."""
-    bus = connect(
-        f"{SCHEME}://{mortal_broker.address}", {"connect_timeout_seconds": 5, "message.timeout.ms": 4000}
-    )
-    samples, outputs = topic(bus), topic(bus)
-    bus.write([Outgoing(samples, None, b"a")])
-    session = bus.session(Subscription(new("group"), (samples,)))
-    poll_until(session, lambda seen: bool(seen.records))
-    session.commit(Step(outputs=[Outgoing(outputs, None, b"before")]))
-    mortal_broker.halt()
-    step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
-    with pytest.raises(BusUnavailable):
-        session.commit(step)
-    mortal_broker.start()
-    records: list[Record] = []
-    deadline = time.monotonic() + 90
-    while not records:
-        assert time.monotonic() < deadline
-        try:
-            records = session.poll(0.2, 100).records
-        except BusUnavailable:
-            time.sleep(0.2)
-    assert [record.value for record in records] == [b"a"]
-    # In a thread, so that a hang only fails this test.
-    thread = threading.Thread(target=session.commit, args=(step,), daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    eventually(bus, outputs, [b"before", b"x"])
-    session.close()
-    bus.close()
-
-
 @pytest.mark.parametrize("which", ["input", "table"])
 def test_a_partition_from_which_nothing_comes_is_noticed(broker: Broker, which: str) -> None:
     """Protects against stalling for ever: after an outage the library may not fetch a partition again. Here
@@ -268,48 +228,6 @@ def test_a_partition_from_which_nothing_comes_is_noticed(broker: Broker, which: 
         )
     session.close()
     bus.close()
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_partition_without_a_leader_is_waited_for() -> None:
-    """Protects restored state: librdkafka reports an end below 0 for such a partition, so it would count as
-    read, and empty.
-
-    Also protects the waiting worker: a client that fetched metadata without the leader used to miss it for
-    five minutes."""
-    with Broker(nodes=3) as broker:
-        bus: Any = connect(f"{SCHEME}://{broker.address}", {"connect_timeout_seconds": 3})
-        name = new("unreplicated")
-        admin = KafkaAdminClient(bootstrap_servers=broker.address)
-        admin.create_topics([NewTopic(name, 3, 1)])
-        places = [(name, partition) for partition in range(3)]
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                bus.write([Outgoing(name, None, b"v", partition) for _, partition in places])
-                break
-            except (BusUnavailable, ConfigurationError):
-                assert time.monotonic() < deadline
-        assert bus.logs.ends(places) == dict.fromkeys(places, 1)
-        broker.halt(1)
-        with pytest.raises(BusUnavailable, match="reading the ends of partitions"):
-            bus.logs.ends(places)
-        # The client that requests the ends fetches metadata, and finds two of three nodes.
-        asking, deadline = bus.logs._asked.admin._manager, time.monotonic() + 60
-        while len(asking.cluster.brokers()) == 3:
-            asking.run(asking.cluster.refresh_metadata)
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        broker.start()
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                assert bus.logs.ends(places) == dict.fromkeys(places, 1)
-                break
-            except BusUnavailable:
-                assert time.monotonic() < deadline
-        admin.close()
-        bus.close()
 
 
 @pytest.mark.parametrize(
@@ -354,27 +272,3 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamfl_connectors.librdkafka.find_spec", without)
     with pytest.raises(ConfigurationError, match=r"pip install 'streamfl\[librdkafka\]'"):
         connect(f"{SCHEME}://h:1")
-
-
-# The broker creates its groups topic at the first request.
-ASK = """
-import sys, time
-from streamfl.runtime.bus import BusUnavailable, connect
-bus = connect(sys.argv[1])
-for _ in range(100):
-    try:
-        print(bus.committed("nobody"))
-        break
-    except BusUnavailable:
-        time.sleep(0.2)
-bus.close()
-"""
-
-
-def test_groups_are_asked_for_where_there_has_been_none() -> None:
-    """Protects the first start on a new cluster: the library's own request ends the process with a
-    segmentation fault."""
-    with Broker() as fresh:
-        command = [sys.executable, "-c", ASK, f"{SCHEME}://{fresh.address}"]
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (asked.stdout, asked.returncode) == ("{}\n", 0), asked.stderr

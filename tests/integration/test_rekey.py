@@ -102,7 +102,7 @@ def test_one_sensor_a_record_keyed_by_sensor_becomes_samples_and_predictions(
             process, lives = command("rekey", config), lives + 1
             before = len(written(bus, f"{name}-by-site"))
             while process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
+                time.sleep(0.3)
                 now = len(written(bus, f"{name}-by-site"))
                 if now == wanted or now > before + wanted // 3:
                     break

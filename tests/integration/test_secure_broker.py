@@ -58,8 +58,9 @@ CLIENT, SERVER = "User:press-client", "User:press-server"
 PATTERN = {"transactional-id": "prefixed"}
 
 
-@pytest.fixture(scope="module", name="secure")
+@pytest.fixture(scope="session", name="secure")
 def _secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    """For the whole run, because one of pytest's processes may be given parts of this module by and by."""
     with secure_broker(tmp_path_factory.mktemp("secure")) as running:
         yield running
 
@@ -458,15 +459,13 @@ def test_a_token_that_is_over_or_forged_is_refused(
 def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects workers that run longer than a token lasts: sessions of both connectors survive several tokens
     without a failure."""
-    admin = secure.admin()
     for kind, name, operation in (
         (ResourceType.TOPIC, "renewed", ACLOperation.ALL),
         (ResourceType.GROUP, "renewed", ACLOperation.ALL),
         (ResourceType.TRANSACTIONAL_ID, "renewed", ACLOperation.ALL),
     ):
         pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
-        admin.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
-    admin.close()
+        secure.admin.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
     # A broker refuses a new login within a second (KIP-368). So a fifth of a token's time must be longer, on
     # a busy machine too.
     monkeypatch.setattr(secure.issuer, "lasting", lasting := 8.0)
@@ -485,7 +484,7 @@ def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: p
                 full.write([Outgoing(topic, None, b"v", 0) for topic in topics])
                 sent += 1
             for number, (session, topic) in enumerate(zip(sessions, topics, strict=True)):
-                if records := session.poll(0.1, 100).records:
+                if records := session.poll(0.5, 100).records:
                     seen[number] += len(records)
                     session.commit(Step({(topic, 0): records[-1].offset + 1}))
         assert secure.issuer.given - given >= 3

@@ -20,7 +20,7 @@ from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, Subscription, connect
 
 PARTITIONS = 4
-RECORDS, FAULTS = 24_000, 16
+RECORDS, FAULTS = 12_000, 8
 
 # Keeps a running sum for each partition: in the changelog, and in the output for every record.
 WORKER = """

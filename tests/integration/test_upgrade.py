@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 from releases import BEFORE, FIRST, NOW, Federation, Release, code_of, later_release, python_of
-from soak.subject import soaked_systems
+from soak.subject import find_soaked, soaked_systems
 
 from streamfl import __version__
 
 MORE = 20
+WITHOUT = [name for name in soaked_systems() if not find_soaked(name)[1].way_back]
+WITH_A_WAY_BACK = [name for name in soaked_systems() if name not in WITHOUT]
 
 
 @pytest.fixture(name="before", scope="module")
@@ -29,6 +31,48 @@ def _opened() -> Iterator[ExitStack]:
         yield opened
 
 
+def taken_over(
+    system: str, before: Path, folder: Path, opened: ExitStack
+) -> tuple[Federation, Release, Release]:
+    """What the release before left when it was killed at work; and a process of each release."""
+    federation = opened.enter_context(closing(Federation(system, folder, recorded=True)))
+    assert len(federation.predicted()) < FIRST, "there is nothing left to do"
+    old, now = (
+        opened.enter_context(closing(Release(code, folder / "log.txt", federation.late)))
+        for code in (before, NOW)
+    )
+    return federation, old, now
+
+
+def run(federation: Federation, first: Release) -> None:
+    """All members run one release until all is predicted."""
+    for member in federation.files.values():
+        first.start(member)
+    federation.write(MORE)
+    federation.finish(first)
+
+
+def run_and_replace(
+    federation: Federation, first: Release, second: Release, orders: tuple[list[Path], list[Path]]
+) -> None:
+    """All members run the first release, are replaced by the second, and by the first again, in these
+    orders."""
+    run(federation, first)
+    for leaving, coming, order in ((first, second, orders[0]), (second, first, orders[1])):
+        for member in order:
+            leaving.stop(member)
+            federation.write(MORE // 2)
+            coming.start(member)
+            federation.write(MORE // 2)
+            federation.finish(leaving, coming)
+    judge(federation, first)
+
+
+def judge(federation: Federation, release: Release) -> None:
+    federation.rest(release)
+    assert federation.verdict().wrong == []
+
+
 def test_the_release_before_runs_without_modules_of_this_one(before: Path) -> None:
     """Protects the tests below: an editable install fills in every module that the old code lacks, and then
     they would try this release against itself."""
@@ -38,50 +82,37 @@ def test_the_release_before_runs_without_modules_of_this_one(before: Path) -> No
     assert subprocess.check_output(command, env=environment, text=True) == "None\n"
 
 
-@pytest.mark.parametrize("system", soaked_systems())
-def test_this_release_takes_over_where_the_one_before_was_killed(
-    system: str, tmp_path: Path, opened: ExitStack
-) -> None:
-    """Protects upgrades: this release reads the topics that the previous one left when it was killed at work,
-    and continues from its state. Every sample is predicted once, nothing is refused, and all of the soak's
-    checks of state and messages pass."""
-    federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
-    assert len(federation.predicted()) < FIRST, "there is nothing left to do"
-    now = opened.enter_context(closing(Release(NOW, tmp_path / "log.txt", federation.late)))
-    for member in federation.files.values():
-        now.start(member)
-    federation.write(MORE)
-    federation.finish(now)
-    federation.rest(now)
-    assert federation.verdict().wrong == []
-
-
-@pytest.mark.parametrize("system", soaked_systems())
-def test_members_are_replaced_one_after_another_and_back(
+@pytest.mark.parametrize("system", WITH_A_WAY_BACK)
+def test_this_release_takes_over_and_members_are_replaced_back_and_forth(
     system: str, before: Path, tmp_path: Path, opened: ExitStack
 ) -> None:
-    """Protects rolling upgrades and downgrades: the members are replaced one after another by this release's,
-    and then back, so that both releases run side by side. The order is that of the page on upgrades, if it
-    gives one; the last member goes back first. All checks pass as with one release.
+    """Protects upgrades: this release reads the topics that the previous one left when it was killed at work,
+    and continues from its state.
+
+    Also protects rolling downgrades and upgrades: the members are replaced one after another by the previous
+    release's, and then back, so that both releases run side by side. The order of the upgrade is that of the
+    page on upgrades, if it gives one; the last member goes back first. Every sample is predicted once,
+    nothing is refused, and all of the soak's checks of state and messages pass, as with one release.
     """
-    federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
-    old, now = (
-        opened.enter_context(closing(Release(code, tmp_path / "log.txt", federation.late)))
-        for code in (before, NOW)
-    )
-    for member in federation.files.values():
-        old.start(member)
-    federation.finish(old)
+    federation, old, now = taken_over(system, before, tmp_path, opened)
     members = list(federation.files.values())
-    for leaving, coming, order in ((old, now, members), (now, old, members[::-1])):
-        for member in order:
-            leaving.stop(member)
-            federation.write(MORE // 2)
-            coming.start(member)
-            federation.write(MORE // 2)
-            federation.finish(leaving, coming)
-    federation.rest(old)
-    assert federation.verdict().wrong == []
+    run_and_replace(federation, now, old, (members[::-1], members))
+
+
+@pytest.mark.parametrize("system", WITHOUT)
+@pytest.mark.parametrize("rolling", [False, True])
+def test_who_cannot_go_back_takes_over_and_is_replaced(
+    system: str, rolling: bool, before: Path, tmp_path: Path, opened: ExitStack
+) -> None:
+    """Protects the upgrades of systems whose state the release before does not read any more once this one
+    has learnt: the same in two parts. Where the release before has done all the work, there is a way back."""
+    federation, old, now = taken_over(system, before, tmp_path, opened)
+    if rolling:
+        members = list(federation.files.values())
+        run_and_replace(federation, old, now, (members, members[::-1]))
+    else:
+        run(federation, now)
+        judge(federation, now)
 
 
 @pytest.mark.parametrize("system", soaked_systems()[:1])

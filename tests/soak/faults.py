@@ -49,7 +49,8 @@ class Fault:
 
 @dataclass
 class Outage:
-    """Observations of every process before, during and after an outage of the whole cluster.
+    """Observations of every process before, during and after an outage of the whole cluster. One of them is
+    killed at its begin, and started again while nobody answers.
 
     seconds: until the cluster was started again.
     before, during, after: memory in MB.
@@ -231,6 +232,7 @@ class Killer:
         self.outages.append(outage)
         outage.before = self._memory()
         federation.broker.halt()
+        victim = self._kill_worker()
         begin = time.monotonic()
         while (away := time.monotonic() - begin) < self._outage_seconds or (
             len(outage.red_after) < len(federation.workers)
@@ -244,7 +246,7 @@ class Killer:
             time.sleep(0.5)
         outage.seconds = round(away, 1)
         federation.broker.start()
-        return "all brokers"
+        return f"all brokers, {victim}"
 
     def _memory(self) -> dict[str, float]:
         used = {worker.name: worker.memory for worker in self._federation.workers}

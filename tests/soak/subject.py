@@ -125,6 +125,7 @@ class SoakedSystem:
     first: returns records that precede the load and are not part of it, for example if predictions need a
     model.
     begun: returns whether these have had the effect that the load needs, by the topics' records.
+    way_back: whether the release before goes on with what this one has learnt.
     """
 
     modes: tuple[str, ...]
@@ -135,6 +136,7 @@ class SoakedSystem:
     turn: int = 1
     first: Callable[[Plan], Sequence[Outgoing]] = lambda plan: ()
     begun: Callable[[Left], bool] = lambda left: True
+    way_back: bool = True
 
 
 def soaked_systems() -> tuple[str, ...]:
