@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fault_runs import check_seeds_hold
+from fault_runs import check_every_fault_is_met
 from fdskl.proof.faults import simulate_several
 from fdskl.proof.scenario import scenario_of_several
 from mutations import Mutation, after, check_caught, instead
@@ -19,15 +19,15 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(24)
+# Short runs that meet every fault, most of them twice.
+SEEDS = (8, 9, 14, 15, 19, 22, 31)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
     """Protects the one model of several active parties: aborted and repeated commits, moved partitions,
     workers cut off."""
-    met = check_seeds_hold(simulate_several, SEEDS)
     # Half a commit there is with at_least_once alone.
-    assert set(met) == set(FAULTS) - {"half a commit"}
+    check_every_fault_is_met(simulate_several, SEEDS, set(FAULTS) - {"half a commit"})
     chosen = [scenario_of_several(seed) for seed in SEEDS]
     assert {len(one.settings.federation.actives) for one in chosen} >= {2, 3, 4}
     assert {one.settings.aggregation.topology for one in chosen} == {"tree", "star", "ring"}
