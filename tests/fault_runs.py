@@ -33,17 +33,19 @@ def check_seeds_hold(simulate: Simulate, seeds: Iterable[int], bus: str = "memor
     return sum((verdict.faults for verdict in verdicts), Counter[str]())
 
 
-def check_every_fault_is_met(simulate: Simulate, seeds: Iterable[int], faults: Collection[str]) -> None:
+def check_every_fault_is_met(
+    simulate: Simulate, seeds: Iterable[int], faults: Collection[str], bus: str = "memory"
+) -> None:
     """Every check of every seed holds, and these faults are all that are met.
 
     A change of the code changes what is met. If a fault comes in none of the seeds any more, further ones are
     run until it does.
     """
-    met = check_seeds_hold(simulate, seeds)
+    met = check_seeds_hold(simulate, seeds, bus)
     for seed in range(ENOUGH):
         if set(met) >= set(faults):
             break
-        met += check_seeds_hold(simulate, [seed])
+        met += check_seeds_hold(simulate, [seed], bus)
     assert set(met) == set(faults)
 
 

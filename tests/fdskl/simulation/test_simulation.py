@@ -205,6 +205,8 @@ TRIED_FIRST = {
     "sums: an incomplete sum is sent on": 19,
     "sums: nothing is given up": 19,
     "columns: imputed and not counted": 31,
+    "written: coefficients beyond what is read": 22,
+    "restored: without predictions to be made": 22,
     "sums: a round is answered twice": 16,
     "model: features of other columns in the cache": 48,
     "columns: new ones are not told of": 126,
