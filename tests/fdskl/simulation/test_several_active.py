@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fault_runs import check_seeds_hold
+from fault_runs import check_every_fault_is_met
 from fdskl.proof.faults import simulate_several
 from fdskl.proof.scenario import scenario_of_several
 from mutations import Mutation, after, check_caught, instead
@@ -19,15 +19,15 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(24)
+# Short runs that meet every fault, most of them twice.
+SEEDS = (8, 9, 14, 15, 19, 22, 31)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
     """Protects the one model of several active parties: aborted and repeated commits, moved partitions,
     workers cut off."""
-    met = check_seeds_hold(simulate_several, SEEDS)
     # Half a commit there is with at_least_once alone.
-    assert set(met) == set(FAULTS) - {"half a commit"}
+    check_every_fault_is_met(simulate_several, SEEDS, set(FAULTS) - {"half a commit"})
     chosen = [scenario_of_several(seed) for seed in SEEDS]
     assert {len(one.settings.federation.actives) for one in chosen} >= {2, 3, 4}
     assert {one.settings.aggregation.topology for one in chosen} == {"tree", "star", "ring"}
@@ -76,8 +76,15 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
-# Seed 2 finds the others soon.
-TRIED_FIRST = {"decay: not of others' iterations": 12}
+# A short run that finds it.
+TRIED_FIRST = {
+    "decay: not of others' iterations": 12,
+    "decay: an abandoned round decays": 8,
+    "outputs: stale, from before anything was learnt": 17,
+    "outputs: a party's part is left out": 17,
+    "restored: without turns": 32,
+    "turns: two have one": 22,
+}
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -85,4 +92,4 @@ def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     """Protects the simulation's worth: what learns out of turn or from stale coefficients fails, and says
     how."""
     MUTATIONS[name](monkeypatch)
-    check_caught(name, simulate_several, TRIED_FIRST.get(name, 2))
+    check_caught(name, simulate_several, TRIED_FIRST[name])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fault_runs import check_seeds_hold, check_seeds_repeat
+from fault_runs import check_every_fault_is_met, check_seeds_repeat
 from fdskl.proof.faults import simulate
 from fdskl.proof.scenario import FOR_EVER, scenario
 from mutations import Mutation, after, check_caught, instead, without, written
@@ -30,14 +30,14 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(16)
+# Short runs. Together they meet every fault twice, and are of every kind. `make simulate` runs any others.
+SEEDS = (1, 4, 6, 8, 15, 21, 22, 27, 32)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
     """Protects exactly-once, one-time masks, the equations and progress of masked sums under faults at every
     call of the loop."""
-    met = check_seeds_hold(simulate, SEEDS)
-    assert set(met) == set(FAULTS)
+    check_every_fault_is_met(simulate, SEEDS, FAULTS)
 
 
 def test_scenarios_are_of_every_kind() -> None:
@@ -64,7 +64,7 @@ def test_scenarios_are_of_every_kind() -> None:
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and
     secrets."""
-    check_seeds_repeat(simulate, 3, 4)
+    check_seeds_repeat(simulate, 4, 22)
 
 
 def one_key_for_all_lives(patch: pytest.MonkeyPatch) -> None:
@@ -154,6 +154,8 @@ def forgets_what_was_asked(patch: pytest.MonkeyPatch) -> None:
 def never_gives_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingSums, "expire", lambda self, seconds, now: None)
     patch.setattr(PendingSums, "abandon", lambda self, key, reason: None)
+    # Nor is a tick asked for. One that is due at once would keep the run busy until it is stopped.
+    patch.setattr(PendingSums, "oldest", None)
 
 
 def begins_with_another_secret(patch: pytest.MonkeyPatch) -> None:
@@ -171,6 +173,7 @@ def standardises_anew(patch: pytest.MonkeyPatch) -> None:
 
 def holds_a_backlog_back_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CatchUp, "let_go", lambda self, now: False)
+    patch.setattr(CatchUp, "wake_at", None)
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -196,15 +199,21 @@ MUTATIONS: dict[str, Mutation] = {
     "restored: without the secret": begins_with_another_secret,
     "restored: without predictions to be made": without(b"forecast/", role=FdsklParty),
 }
-# The seed that is known to find it: the first ones do not.
+# A short run that finds it.
 TRIED_FIRST = {
+    "masks: one key for all lives of a party": 19,
+    "sums: an incomplete sum is sent on": 19,
+    "sums: nothing is given up": 19,
+    "columns: imputed and not counted": 31,
+    "written: coefficients beyond what is read": 22,
+    "restored: without predictions to be made": 22,
     "sums: a round is answered twice": 16,
     "model: features of other columns in the cache": 48,
     "columns: new ones are not told of": 126,
-    "catch up: a backlog never goes on": 201,
+    "catch up: a backlog never goes on": 5,
     "model: stale alphas": 3,
     "columns: standardised anew with every sample": 7,
-    "columns: of another entity": 3,
+    "columns: of another entity": 19,
     "restored: without the secret": 3,
     "model: a step too long": 3,
     "masks: of another round, and check words ignored": 6,

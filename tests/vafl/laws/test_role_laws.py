@@ -17,7 +17,14 @@ from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.samples import Sample, SampleReader
-from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_batch_equals_singles
+from streamfl.testing.role_laws import (
+    Extreme,
+    RoleLaws,
+    Subject,
+    Traffic,
+    law_accepted_can_be_written,
+    law_batch_equals_singles,
+)
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.functions.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
 from streamfl.vafl.functions.networks import DenseNetwork
@@ -354,29 +361,33 @@ BAD_EMBEDDINGS = [
 ]
 
 
+def coordinator_subject(kind: str) -> Subject:
+    return Subject(
+        make=lambda: coordinator(kind, HEADS[kind]),
+        traffic=coordinator_traffic(),
+        anybody=to_a_coordinator,
+        decode=COORDINATOR_DECODE,
+        bad=BAD_EMBEDDINGS,
+        # Of an entity that is forgotten once it was learnt from, a second label is not known to be one.
+        repeatable=[f"embeddings/{name}" for name in PARTIES] + (["labels"] if ALIGNMENTS[kind].keep else []),
+        same=same,
+    )
+
+
 @pytest.mark.parametrize(
-    "subject",
-    [
-        pytest.param(
-            Subject(
-                make=lambda kind=kind, head=head: coordinator(kind, head),  # type: ignore[misc]
-                traffic=coordinator_traffic(),
-                anybody=to_a_coordinator,
-                decode=COORDINATOR_DECODE,
-                bad=BAD_EMBEDDINGS,
-                # Of an entity that is forgotten once it was learnt from, a second label is not known to be
-                # one.
-                repeatable=[f"embeddings/{name}" for name in PARTIES]
-                + (["labels"] if ALIGNMENTS[kind].keep else []),
-                same=same,
-            ),
-            id=f"{kind}-{head}",
-        )
-        for kind, head in HEADS.items()
-    ],
+    "subject", [pytest.param(coordinator_subject(kind), id=f"{kind}-{head}") for kind, head in HEADS.items()]
 )
 class TestCoordinator(RoleLaws):
-    pass
+    # Every kind reads and remembers the same fields. Two are tried below: with a ledger of labels, and with
+    # entities that are kept and forgotten.
+    test_what_it_accepts_can_be_written = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kind", ["async", "patient"])
+def test_what_a_coordinator_accepts_can_be_written(kind: str) -> None:
+    """Protects a coordinator from a message whose results do not fit into a record: it would fail at every
+    start."""
+    law_accepted_can_be_written(coordinator_subject(kind))
 
 
 def test_the_logistic_loss_takes_no_other_labels() -> None:

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from fault_runs import check_seeds_hold, check_seeds_repeat
+from fault_runs import check_every_fault_is_met, check_seeds_repeat
 from msgspec import structs
 from mutations import after, check_caught, instead, without
 from vafl.proof.faults import simulate
@@ -25,14 +25,14 @@ from streamfl.vafl.party.role import VaflParty
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(24)
+# Short runs. Together they meet every fault twice, and are of every kind. `make simulate` runs any others.
+SEEDS = (1, 6, 9, 10, 11, 16, 21, 26, 28, 32, 34)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
     """Protects exactly-once, the equations, quorums and progress of vertical learning under faults at every
     call of the loop."""
-    met = check_seeds_hold(simulate, SEEDS)
-    assert set(met) == set(FAULTS)
+    check_every_fault_is_met(simulate, SEEDS, FAULTS)
 
 
 def test_scenarios_are_of_every_kind() -> None:
@@ -55,7 +55,7 @@ def test_scenarios_are_of_every_kind() -> None:
 
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte."""
-    check_seeds_repeat(simulate, 3, 4)
+    check_seeds_repeat(simulate, 6, 26)
 
 
 @pytest.mark.parametrize(("seed", "rate"), [(6, 1e37), (22, 1e37)])
@@ -180,15 +180,22 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "coordinator: forgets by the first message": forgets_by_the_first_message,
     "written: outputs beyond what is read": writes_outputs_beyond_what_is_read,
 }
-# As test_mutations has it.
+# A short run that finds it.
 TRIED_FIRST = {
-    "party: waiting samples not restored": 15,
-    "party: forgets too early": 21,
+    "party: parameters not restored": 5,
+    "party: waiting samples not restored": 17,
+    "party: names the version before": 5,
+    "party: forgets too early": 28,
+    "coordinator: entities not restored": 26,
+    "coordinator: learns before the quorum": 22,
+    "coordinator: answers twice": 19,
     "coordinator: leaves late parties waiting": 37,
-    "coordinator: gives up too early": 102,
-    "coordinator: forgets by the first message": 23,
     "coordinator: learns from whatever is old": 7,
-    "coordinator: gives up who answered too": 3,
+    "coordinator: waits for the quorum without end": 3,
+    "coordinator: gives up too early": 102,
+    "coordinator: gives up who answered too": 25,
+    "coordinator: forgets by the first message": 23,
+    "written: outputs beyond what is read": 5,
 }
 
 
@@ -197,4 +204,4 @@ def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     """Protects the simulation's worth: what loses, doubles or learns wrongly fails within 200 seeds, with
     what it did wrong."""
     MUTATIONS[name](monkeypatch)
-    check_caught(name, simulate, TRIED_FIRST.get(name, 0))
+    check_caught(name, simulate, TRIED_FIRST[name])

@@ -7,6 +7,7 @@ import re
 import shlex
 from contextlib import closing
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.tools import demo as demo_vertical
+from streamfl.vafl.tools.run import VerticalOutcome, run_vertical
 
 SHARED = """
 [federation]
@@ -260,6 +262,13 @@ def test_check_names_the_topic_where_refused_records_go(line: Line) -> None:
 def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the first look at a vertical federation: everybody it is to be compared with is there, with a
     picture, and the page's table is the demo's."""
+    made: list[VerticalOutcome] = []
+
+    def noted(*arguments: Any, **options: Any) -> VerticalOutcome:
+        made.append(run_vertical(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(demo_vertical, "run_vertical", noted)
     picture = line.folder / "vafl.svg"
     code, out, error = line("demo", "vafl", "--out", picture, "--format", "json")
     found = json.loads(out)
@@ -276,8 +285,9 @@ def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest
         )
         assert float(accuracy) == pytest.approx(run["accuracy"], abs=0.006), "the page is not of this demo"
         assert float(seconds.replace(",", "")) == run["virtual_seconds"]
-    # The table, of runs that are soon over, and mistakes.
-    monkeypatch.setattr(demo_vertical, "TEST", 1990)
+    # The table, of the same runs, and mistakes.
+    again = cycle(made.copy())
+    monkeypatch.setattr(demo_vertical, "run_vertical", lambda *_, **__: next(again))
     _, out, _ = line("demo", "vafl", "--out", picture)
     assert sum("alone" in text for text in out.splitlines()) == 3
     code, _, error = line("demo", "vafl", "--out", line.folder / "nowhere" / "vafl.png")
