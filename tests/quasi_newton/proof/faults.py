@@ -59,7 +59,10 @@ def _with_a_fault_that_stays(seed: int) -> QuasiNewtonScenario:
     chosen = scenario(seed)
     workers = {name: max(2, count) for name, count in chosen.workers.items()}
     alignment = {**chosen.sections["alignment"], "patience_seconds": PATIENCE}
-    chosen = replace(chosen, workers=workers, sections={**chosen.sections, "alignment": alignment})
+    # A guest asks a host that answers for no further version again after each patience, without end.
+    scoring = {**chosen.sections["scoring"], "versions": 10}
+    sections = {**chosen.sections, "alignment": alignment, "scoring": scoring}
+    chosen = replace(chosen, workers=workers, sections=sections)
     at = float(draws.uniform(0.0, chosen.faulty_seconds))
     kind = ("process", "partition", "member")[int(draws.integers(3))]
     if kind == "process":
