@@ -64,9 +64,7 @@ def client(
         learning={**pace(mode), **patience, "exploration": 0.5},
         uplink=room(mode),
         fingerprint=FINGERPRINT,
-        means=RunningMeans((0,), (0,) if mode == "async" else (), relative=True)
-        if missing
-        else RunningMeans(),
+        means=RunningMeans((0,), (), relative=True) if missing else RunningMeans(),
     )
 
 
@@ -247,9 +245,8 @@ def subject(
 @pytest.mark.parametrize(
     "subject",
     [
-        # Each loss, number of views and number of shards, not each with each: it is the time that they take.
+        # Each loss and number of views, not each with each: it is the time that they take.
         pytest.param(subject("lockstep", 2, LOGISTIC, 4), id="lockstep-2-logistic-4"),
-        pytest.param(subject("async", 1, SQUARE, 2), id="async-1-square-2"),
         pytest.param(subject("lockstep-budget", 2, SQUARE, 2), id="lockstep-budget-2-square-2"),
     ],
 )
@@ -292,17 +289,6 @@ class TestClientThatIsBehind(RoleLaws):
         law_batch_equals_singles(subject, not_too_much_at_once(data.draw(subject.traffic)))
 
 
-@pytest.mark.parametrize(
-    "subject",
-    [
-        pytest.param(subject("lockstep", 2, SQUARE, 2, missing=True), id="lockstep"),
-    ],
-)
-class TestClientWithMissingInputs(RoleLaws):
-    """Means that depend on how samples were polled, that a restart loses, or that waiting samples get late,
-    would show here."""
-
-
 COUNTING = (
     OwnModel("counting", "guest_models:Counting"),
     OwnModel("growing", "guest_models:growing", state_bytes=4),
@@ -310,11 +296,12 @@ COUNTING = (
 
 
 @pytest.mark.parametrize(
-    "subject", [pytest.param(subject("async", 1, SQUARE, 2, river=COUNTING), id="async")]
+    "subject",
+    [pytest.param(subject("lockstep", 2, SQUARE, 2, missing=True, river=COUNTING), id="lockstep")],
 )
-class TestClientWithModelsOfOnesOwn(RoleLaws):
-    """A model that is remembered at another sample, or twice, because of how samples were polled, would show
-    here."""
+class TestClientWithMissingInputsAndModelsOfOnesOwn(RoleLaws):
+    """Means that depend on how samples were polled, that a restart loses, or that waiting samples get late,
+    would show here. So would a model that is remembered at another sample, or twice."""
 
 
 def test_parts_of_another_learner_are_refused() -> None:
