@@ -25,9 +25,9 @@ def after_some_rounds(federation: str) -> MemoryFederation:
 @pytest.mark.parametrize(
     ("member", "federation"),
     [
-        # A client whose labels come late remembers all that one with labels beside its samples does; to the
-        # server both are alike.
+        # To the server clients with late labels are as others.
         (fuzz.CLIENT, "paper-lockstep"),
+        (fuzz.CLIENT, "default-lockstep"),
         (fuzz.CLIENT, "default-late-labels"),
         (fuzz.SERVER, "paper-lockstep"),
         (fuzz.SERVER, "default-lockstep"),

@@ -289,19 +289,30 @@ class TestClientThatIsBehind(RoleLaws):
         law_batch_equals_singles(subject, not_too_much_at_once(data.draw(subject.traffic)))
 
 
+@pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param(subject("lockstep", 2, SQUARE, 2, missing=True), id="lockstep"),
+    ],
+)
+class TestClientWithMissingInputs(RoleLaws):
+    """Means that depend on how samples were polled, that a restart loses, or that waiting samples get late,
+    would show here."""
+
+
 COUNTING = (
     OwnModel("counting", "guest_models:Counting"),
     OwnModel("growing", "guest_models:growing", state_bytes=4),
 )
 
 
+# Nobody waits for the model, or too few labels would be learnt for a model to be remembered.
 @pytest.mark.parametrize(
-    "subject",
-    [pytest.param(subject("lockstep", 2, SQUARE, 2, missing=True, river=COUNTING), id="lockstep")],
+    "subject", [pytest.param(subject("async", 1, SQUARE, 2, river=COUNTING), id="async")]
 )
-class TestClientWithMissingInputsAndModelsOfOnesOwn(RoleLaws):
-    """Means that depend on how samples were polled, that a restart loses, or that waiting samples get late,
-    would show here. So would a model that is remembered at another sample, or twice."""
+class TestClientWithModelsOfOnesOwn(RoleLaws):
+    """A model that is remembered at another sample, or twice, because of how samples were polled, would show
+    here."""
 
 
 def test_parts_of_another_learner_are_refused() -> None:
