@@ -109,7 +109,7 @@ def server(step: str, precision: str) -> Case:
 
 
 CASES = {
-    # What waits for its label is larger than what has one.
+    "client-default-dimension": client("default", "dimension"),
     "client-default-late-dimension": client("default", "dimension", late=True),
     "client-paper-features": client("paper", "features"),
     "server-least-squares-float64": server("least-squares", "float64"),
