@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from streamfl_process import run_streamfl, start_streamfl
 
 from streamfl.runtime.bus import Outgoing, connect
 
@@ -67,13 +68,19 @@ class Site:
         assert ended.returncode == 0, f"{script}\n{ended.stdout}\n{ended.stderr}"
         return ended.stdout
 
+    def streamfl(self, command: str) -> str:
+        """A command of the page that needs no shell, in a process that starts faster."""
+        program, *arguments = command.split()
+        assert program == "streamfl"
+        ended = run_streamfl(*arguments, cwd=self.folder, env=self.environment)
+        assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+        return str(ended.stdout)
+
     def run_until(self, predictions: int) -> str:
         """Run the worker until there are this many predictions, and stop it. Returns its log."""
         log = self.folder / "log"
         with log.open("w") as out, closing(connect(f"sqlite://{self.folder}/north.db")) as bus:
-            worker = subprocess.Popen(
-                ["streamfl", "run", "client.toml"], cwd=self.folder, env=self.environment, stderr=out
-            )
+            worker = start_streamfl("run", "client.toml", cwd=self.folder, env=self.environment, stderr=out)
             try:
                 deadline = time.monotonic() + 120
                 while sum(1 for _ in bus.read("presses.predictions")) < predictions:
@@ -114,12 +121,13 @@ def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     site = Site(tmp_path)
     text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     first, then = re.findall(r"^((?:    [^\n]*\n)+)", text, re.MULTILINE)
-    install, address, *script, run = [line[4:] for line in first.splitlines()]
+    install, address, topics, *script, run = [line[4:] for line in first.splitlines()]
     assert (install, address, run) == (
         "pip install .",
         "export HALL_NORTH=sqlite://north.db",
         "streamfl run client.toml",
     )
+    site.streamfl(topics)
     site.shell("\n".join(script))
     with closing(connect(f"sqlite://{tmp_path}/north.db")) as bus:
         assert b"press=b temp=0 speed=2 force=40.0" in [record.value for record in bus.read("readings")]
@@ -132,6 +140,6 @@ def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
         assert letter.value == b"no line of it"
         bus.write([Outgoing("readings", b"a", b"press=a temp=3 speed=2 force=41")])
         assert "begins anew" not in site.run_until(ROWS + 1)
-    said = site.shell(then.splitlines()[-1])
+    said = site.streamfl(then.splitlines()[-1].strip())
     assert re.search(r"\bholt [01]\.\d\d", said), said
     assert re.search(r"\bline [01]\.\d\d", said), said

@@ -4,6 +4,7 @@ terminals."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ ECHOES = {
     "print_stack",
     "pprint",
 }
+# A file without any of these words prints nothing, and need not be parsed.
+WORDS = re.compile(rf"\b(?:{'|'.join(sorted(WRITERS | STREAMS | ECHOES | {'rich'}))}|os\.write)\b")
 
 
 def prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -64,6 +67,7 @@ def test_nothing_prints_around_the_console() -> None:
         f"{path.relative_to(ROOT)}:{line}: {what}: use streamfl.terminal.console"
         for path in files
         if path.relative_to(ROOT) not in OWN
+        if WORDS.search(path.read_text(encoding="utf-8"))
         for line, what in prints(parsed(path))
     ]
     assert wrong == []
@@ -76,4 +80,4 @@ def test_every_way_of_printing_is_found() -> None:
         "from rich.console import Console",
         "import rich.table", "os.write(1, b'a')", "traceback.print_exc()", "echo('a')",
     )  # fmt: skip
-    assert [way for way in ways if not list(prints(ast.parse(way)))] == []
+    assert [way for way in ways if not (WORDS.search(way) and list(prints(ast.parse(way))))] == []

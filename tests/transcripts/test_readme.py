@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from streamfl_process import run_streamfl
 
 from streamfl.cli import main
 from streamfl.pofmkl.tools.comparison import method_names
@@ -244,14 +244,12 @@ def test_without_a_broker_commands_say_so(folder: Path, beginning: str) -> None:
         "STREAMFL_BUS__URL": "kafka://127.0.0.1:1",
         "STREAMFL_BUS__CONNECT_TIMEOUT_SECONDS": "1",
     }
-    command = [sys.executable, "-W", "ignore", "-m", "streamfl", *shown(beginning).split()]
+    command = shown(beginning).split()
     if beginning.startswith("init"):
         # The command writes this file and never overwrites one; its bus is an argument.
         (folder / "client.toml").unlink()
         command = [part.replace("localhost:9092", "127.0.0.1:1") for part in command] + ["--seconds", "1"]
-    ended = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    ended = run_streamfl(*command, cwd=folder, env=environment, timeout=120)
     assert ended.returncode == 3
     assert "Traceback" not in ended.stderr
     assert "127.0.0.1:1" in ended.stderr + ended.stdout

@@ -19,7 +19,7 @@ from pofmkl.integration.test_federation import Deployment
 from streamfl.pofmkl.messages import UPDATE
 from streamfl.runtime.bus import Outgoing
 
-CLIENTS, ROUNDS, DELAY = 40, 40, 15
+CLIENTS, ROUNDS, DELAY = 16, 40, 15
 
 CONFIGURATION = """
 [federation]
@@ -149,7 +149,7 @@ def test_a_history_is_learnt_while_it_is_predicted(deployment: Deployment) -> No
     topics and partitions, and its samples were all predicted by a model that had learnt nothing."""
     written = [one for records in schedule(deployment.name) for one in records]
     samples, labels = (
-        [one for one in written if one.topic == f"{deployment.name}.{topic}"][: 12 * CLIENTS]
+        [one for one in written if one.topic == f"{deployment.name}.{topic}"][: 30 * CLIENTS]
         for topic in ("readings", "results")
     )
     with closing(deployment.bus()) as bus:

@@ -20,7 +20,7 @@ from streamfl.runtime.bus import Bus, Outgoing, Session, Step, connect
 from streamfl.testing.bus_laws.members import Owned, joined, new_topic
 
 PARTITIONS, SHARDS = 4, 4
-ROWS = 1_200
+ROWS = 800
 SECONDS = 60.0
 
 

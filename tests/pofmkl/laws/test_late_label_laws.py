@@ -161,7 +161,6 @@ def subject(preset: str, mode: str, shards: int, loss: Loss, room: tuple[int, fl
     "subject",
     [
         # Not each with each: it is the time that they take.
-        pytest.param(subject("default", "lockstep", 1, LOGISTIC, TIGHT), id="default-lockstep-1-logistic"),
         pytest.param(subject("paper", "async", 2, SQUARE, WIDE), id="paper-async-2-square"),
         pytest.param(
             subject("default", "lockstep-budget", 1, LOGISTIC, TIGHT), id="default-lockstep-budget-1-logistic"

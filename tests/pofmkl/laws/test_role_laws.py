@@ -366,7 +366,7 @@ def server_subject(lockstep: bool, shards: int) -> Subject:
     [
         # Not each mode with both numbers of shards: it is the time that they take.
         pytest.param(client_subject(mode, 1 + number % 2), id=f"{mode}-{1 + number % 2}")
-        for number, mode in enumerate(["lockstep", "async", "bounded-budget", "lockstep-budget"])
+        for number, mode in enumerate(["lockstep", "async", "bounded-budget"])
     ],
 )
 class TestClient(RoleLaws):

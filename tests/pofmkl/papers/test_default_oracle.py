@@ -316,7 +316,7 @@ def damaged(rounds: int, clients: int, rng: np.random.Generator) -> tuple[Floats
 
 @pytest.mark.parametrize(
     ("precision", "stream"),
-    [("float32", damaged), ("float64", independent), ("float64", time_series), ("float64", damaged)],
+    [("float32", damaged), ("float64", time_series)],
 )
 def test_synthetic_federation_equals_the_equations(precision: str, stream: Any) -> None:
     """Protects every equation of the default preset wherever the data sets are missing, constant columns and

@@ -169,8 +169,13 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
-# Seeds that catch what few do, tried before all others: it saves minutes, and decides nothing.
+# Seeds that catch what few do, or soon, tried before all others: it saves minutes, and decides nothing.
 TRIED_FIRST = {
+    "worker: sends before it remembers": 1,
+    "worker: keeps its state after a refused commit": 1,
+    "client: weights not restored": 1,
+    "client: waiting samples not restored": 1,
+    "server: pending updates not restored": 1,
     "worker: takes back what is damaged": 34,
     "connector: no new epoch after an unanswered EndTxn": 67,
     "client: bucket refilled at a restart": 21,

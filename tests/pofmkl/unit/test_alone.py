@@ -16,7 +16,7 @@ from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.tools.own_kernels import OwnLeastSquares
 
 Floats = NDArray[np.float64]
-COUNTS = (150, 40, 150, 1, 97)
+COUNTS = (100, 40, 100, 1, 70)
 
 
 def settings_of(preset: str = "default", **learning: Any) -> PofmklSettings:

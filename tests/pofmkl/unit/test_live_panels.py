@@ -81,7 +81,7 @@ def until(true: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while not true():
         assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+        time.sleep(0.4)
 
 
 class Plant:

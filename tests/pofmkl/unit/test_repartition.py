@@ -29,6 +29,8 @@ from streamfl.runtime.repartition import RepartitionResult
 
 BEFORE, NOW = 2, 4
 CLIENTS = [f"press-{number}" for number in range(7)]
+# Of each client, in the end.
+SAMPLES = 21
 CONFIGURATION = """
 [federation]
 name = "plant"
@@ -161,23 +163,23 @@ class Plant:
 
     def begin(self) -> None:
         """Learn, and get more partitions while something lies unread."""
-        self.write(range(20), BEFORE)
+        self.write(range(8), BEFORE)
         if self.late:
-            self.write(range(9), BEFORE, "truth")
+            self.write(range(5), BEFORE, "truth")
         self.work()
         self.grow()
-        self.write(range(20, 24), BEFORE)
-        self.write(range(24, 30), NOW)
+        self.write(range(8, 12), BEFORE)
+        self.write(range(12, 18), NOW)
         if self.late:
-            self.write(range(9, 12), BEFORE, "truth")
+            self.write(range(5, 8), BEFORE, "truth")
 
     def go_on(self) -> None:
         """Learn on."""
         # By producers that have not noticed yet.
-        self.write(range(30, 33), BEFORE)
+        self.write(range(18, SAMPLES), BEFORE)
         if self.late:
-            self.write(range(12, 18), BEFORE, "truth")
-            self.write(range(18, 33), NOW, "truth")
+            self.write(range(8, 12), BEFORE, "truth")
+            self.write(range(12, SAMPLES), NOW, "truth")
         self.work()
 
 
@@ -189,13 +191,13 @@ def test_clients_go_on_as_if_there_had_always_been_so_many_partitions(labels: st
     assert plant.repartition() == RepartitionResult(BEFORE, NOW, len(CLIENTS), 4, DRAINED[labels])
     plant.go_on()
     assert plant.repartition() == RepartitionResult(NOW, NOW, len(CLIENTS), 0, 0)
-    other.write(range(33), NOW)
+    other.write(range(SAMPLES), NOW)
     if other.late:
-        other.write(range(33), NOW, "truth")
+        other.write(range(SAMPLES), NOW, "truth")
     other.work()
     assert [name for name, _ in plant.predictions()] == [name for name, _ in other.predictions()]
-    assert len(plant.predictions()) == len(CLIENTS) * 33
-    assert plant.learnt() == dict.fromkeys(CLIENTS, 33)
+    assert len(plant.predictions()) == len(CLIENTS) * SAMPLES
+    assert plant.learnt() == dict.fromkeys(CLIENTS, SAMPLES)
     if not plant.late:
         # Late labels are learnt when they come, and they came otherwise.
         assert [one for _, one in plant.predictions()] == pytest.approx(
@@ -291,9 +293,9 @@ def test_a_command_that_is_killed_anywhere_is_run_again(
         plant.repartition()
         plant.go_on()
         assert [name for name, _ in plant.predictions()] == sorted(
-            {f"{one}/{step}" for one in CLIENTS for step in range(33)}
+            {f"{one}/{step}" for one in CLIENTS for step in range(SAMPLES)}
         )
-        assert plant.learnt() == dict.fromkeys(CLIENTS, 33)
+        assert plant.learnt() == dict.fromkeys(CLIENTS, SAMPLES)
         plant.check_homes()
     assert commits > 4, "it moves clients one by one here"
 
@@ -365,7 +367,7 @@ def test_state_of_a_release_that_did_not_say_moves_too(
     assert plant.dealt_over() == 0
     assert plant.repartition().before == BEFORE
     plant.go_on()
-    assert plant.learnt() == dict.fromkeys(CLIENTS, 33)
+    assert plant.learnt() == dict.fromkeys(CLIENTS, SAMPLES)
 
 
 def test_what_cannot_be_moved_is_refused_and_stays(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from command_line import run_command
 from rich.console import Console
+from streamfl_process import run_streamfl
 
 from streamfl.cli.check import as_list
 from streamfl.cli.check_inputs import EXAMPLES
@@ -215,17 +216,24 @@ def test_no_record_ends_a_command_with_a_traceback(plant: Plant, tmp_path: Path,
     write(0.0)
     plant.monkeypatch.setattr("streamfl.cli.top.time.sleep", write)
     text = plant.client.read_text()
-    for samples in ("[samples]", '[samples]\nformat = "msgpack"'):
+    of_samples: list[tuple[object, ...]] = [
+        ("read", plant.client, "samples", "-n", 50),
+        ("check", plant.client),
+    ]
+    others: list[tuple[object, ...]] = [
+        *(
+            ("read", plant.client, what, "-n", 50)
+            for what in ("predictions", "updates", "dead-letters", "model")
+        ),
+        ("read", plant.client, "predictions", "-n", 50, "--client", "a"),
+        *((command, plant.client) for command in ("dead-letters", "inspect", "updates")),
+        ("top", plant.client, "--count", "2", "--every", "0.2"),
+    ]
+    for samples, commands in (
+        ("[samples]", [*of_samples, *others]),
+        ('[samples]\nformat = "msgpack"', of_samples),
+    ):
         plant.client.write_text(text.replace("[samples]", samples))
-        commands: list[tuple[object, ...]] = [
-            *(
-                ("read", plant.client, what, "-n", 50)
-                for what in ("samples", "predictions", "updates", "dead-letters", "model")
-            ),
-            ("read", plant.client, "predictions", "-n", 50, "--client", "a"),
-            *((command, plant.client) for command in ("dead-letters", "inspect", "updates", "check")),
-            ("top", plant.client, "--count", "2", "--every", "0.2"),
-        ]
         for command in commands:
             code, out, error = plant(*command, "--format", format)
             assert code in (0, 4), (command, error)
@@ -483,9 +491,8 @@ def test_a_pipe_gets_lines_until_its_reader_has_enough(tmp_path: Path) -> None:
     terminal can be drawn over. A reader that goes is no failure."""
     client = FEDERATION.format(name="", role="client", preset="default") + SAMPLES
     (tmp_path / "client.toml").write_text(client.replace('"memory://"', '"sqlite://plant.db"'))
-    streamfl = f"{sys.executable} -m streamfl"
-    top = f"{streamfl} top client.toml --every 0.1 | head -n 1"
-    script = f"{streamfl} topics client.toml --create-inputs > made; {top}"
+    run_streamfl("topics", "client.toml", "--create-inputs", cwd=tmp_path, check=True)
+    script = f"{sys.executable} -m streamfl top client.toml --every 0.1 | head -n 1"
     ended = subprocess.run(
         ["bash", "-o", "pipefail", "-c", script],
         cwd=tmp_path,
