@@ -320,11 +320,10 @@ def test_keyed_hashes_are_of_both_or_of_none(secrets: Secrets) -> None:
     assert any("alignment" in text for text in mixed.rejections())
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_topics_are_read_in_any_order_and_members_end_at_any_time(seed: int) -> None:
+def test_topics_are_read_in_any_order_and_members_end_at_any_time() -> None:
     """Protects what a place in one topic says of another: over two trainings, with kills, it is the same
     models and batches."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     sections = {"alignment": {"limit": 400}}
     usual = begun(2, **sections)
     grow(usual, FIRST, SECOND)
