@@ -27,11 +27,12 @@ from command_line import make_topics
 from identities import Keys
 from quasi_newton.laws.closed_loop import without_roles
 from quasi_newton.makers import problem
-from streamfl_process import run_streamfl, start_streamfl
+from streamfl_process import start_streamfl
 
 from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import StateChange
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
+from streamfl.quasi_newton.encryption.key_file import make_key_file
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.training.party import PartyTask
@@ -45,6 +46,7 @@ MEMBERS = {"bank": GUEST, "shop": HOST, "notary": COORDINATOR}
 COLUMNS = {"bank": range(3), "shop": range(5, 9)}
 ENTITIES, MISSING = 220, 6
 ITERATIONS = 8
+KEY_BITS = 2048
 
 CONFIGURATION = """
 [federation]
@@ -75,7 +77,7 @@ held_out = 0.0
 [scoring]
 enabled = false
 [encryption]
-key_bits = 2048
+key_bits = {bits}
 key_fingerprint = "{fingerprint}"
 """
 PARTY = """
@@ -109,7 +111,7 @@ class Federation:
             path = folder / f"{secret}.secret"
             path.write_bytes(hashlib.sha256(f"{self.name} {secret}".encode()).digest())
             path.chmod(0o600)
-        fingerprint = self.call("keys", "init", str(folder / "paillier.json")).strip()
+        fingerprint = make_key_file(folder / "paillier.json", KEY_BITS).public.fingerprint
         for member, kind in MEMBERS.items():
             text = CONFIGURATION + (
                 f'key_file = "{folder}/paillier.json"\n' if kind == COORDINATOR else PARTY
@@ -123,6 +125,7 @@ class Federation:
                     kind=kind,
                     folder=folder,
                     fingerprint=fingerprint,
+                    bits=KEY_BITS,
                     features=features,
                 )
             )
@@ -130,11 +133,6 @@ class Federation:
 
     def settings(self, member: str) -> QuasiNewtonSettings:
         return load_settings(self._folder / f"{member}.toml", QuasiNewtonSettings)
-
-    def call(self, *words: str) -> str:
-        ended = run_streamfl(*words)
-        assert ended.returncode == 0, f"streamfl {' '.join(words)}: {ended.stderr}"
-        return ended.stdout
 
     def start(self, member: str) -> None:
         with (self._folder / f"{member}.log").open("ab") as log:

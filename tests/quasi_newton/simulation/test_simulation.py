@@ -42,7 +42,11 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(20)
+# Few that take little time, and meet every fault and every kind of scenario. `make simulate` runs as many
+# as are asked for.
+SEEDS = (2, 3, 8, 11, 12, 14, 17, 19, 66)
+# Of these: encrypted, and trained again.
+HIDDEN = 66
 
 
 def test_every_check_holds_and_every_fault_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +77,12 @@ def test_every_check_holds_and_every_fault_is_met(monkeypatch: pytest.MonkeyPatc
     assert second == {(2, True), (1, True)}
 
 
-@pytest.mark.parametrize("seed", [7007, 7022, 7147])
+@pytest.mark.parametrize("seed", [7022, 7147])
 def test_a_training_may_follow_one_with_too_few_entities(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects whoever begins early: a training that finds too few common entities fails, and the next one
     learns from those that came since, with all that the checks ask.
 
-    7007 and 7022: every party waits for its whole first wave, and the last entities make it enough.
+    7022: every party waits for its whole first wave, and the last entities make it enough.
     7147: parties begin before they know of the same entities.
     """
     began: list[int] = []
@@ -115,8 +119,8 @@ def test_scenarios_are_of_every_kind() -> None:
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and
     secrets."""
-    encrypted = next(seed for seed in SEEDS if scenario(seed).encrypted)
-    check_seeds_repeat(simulate, 12, encrypted)
+    assert scenario(HIDDEN).encrypted
+    check_seeds_repeat(simulate, HIDDEN)
 
 
 def links_are_open(patch: pytest.MonkeyPatch) -> None:
@@ -316,24 +320,25 @@ MUTATIONS: dict[str, Mutation] = {
 SMALL = 2
 TRIED_FIRST = {
     "blinding: drawn anew with every attempt": 24,
-    "blinding: residuals leave as they were computed": 0,
-    "masks: gradients are not masked": 0,
+    "blinding: residuals leave as they were computed": 24,
+    "masks: gradients are not masked": 24,
     "retraining: the next training begins anew": 7,
     "retraining: a kept batch takes new columns": 12,
     "held out: batches have such entities": 3,
     "held out: the model is judged by what it has learnt": 3,
     "scores: what was published is not remembered": 3,
     "scores: probabilities are not published": 3,
-    "too few: less than a whole batch is refused": 7007,
+    "too few: less than a whole batch is refused": 7022,
     "too few: a failed training is not tried again": 7022,
     "too few: enough are common, and not found": SMALL,
+    "restored: without entities": 8,
     "restored: without scores": 7,
     "restored: without sessions": 3,
     "restored: without the model": 7,
     "weights: steps are not remembered": 1,
     "pairs: the newest alone is kept": 1,
     "coordinator: goes on after a failure": 8,
-    "restored: without pairs": 1,
+    "restored: without pairs": 12,
     "restored: without parts": 81,
 }
 
