@@ -17,7 +17,7 @@ from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.member import NOW
 
-MOST_SEED_MESSAGES = 650
+MOST_SEED_MESSAGES = 1_300
 FEDERATION = fuzz.FEDERATIONS["dp-frank-wolfe"]
 
 

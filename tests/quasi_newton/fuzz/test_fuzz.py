@@ -16,7 +16,7 @@ from streamfl.simulation.vertical.members import HEAD
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.member import NOW
 
-MOST_SEED_MESSAGES = 650
+MOST_SEED_MESSAGES = 1_300
 PLAIN = fuzz.FEDERATIONS["quasi-newton-plain"]
 
 
