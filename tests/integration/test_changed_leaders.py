@@ -19,6 +19,7 @@ from broker import Broker
 from counting import TOPICS, number
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
+from kafka.errors import KafkaError
 from places import Place, channels_of_its_own, counted, delete_records, totals_to, work
 
 from streamfl.contract.role import ConfigurationError
@@ -110,9 +111,10 @@ def keep(workers: list[Worker], places: list[Place], last: int, seconds: float) 
 
 
 def leaders(admin: KafkaAdminClient, topics: list[str]) -> Iterator[int]:
-    """The broker's number of the leader of each partition."""
-    for topic in admin.describe_topics(topics):
-        yield from [one["leader_id"] for one in topic["partitions"]]
+    """The broker's number of the leader of each partition; none if the broker that was asked is away."""
+    with suppress(KafkaError):
+        for topic in admin.describe_topics(topics):
+            yield from [one["leader_id"] for one in topic["partitions"]]
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
