@@ -18,17 +18,18 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# Python compiles what is imported at its first use. pip would compile all that is installed, which takes longer.
 setup: $(INSTALLED) ## make .venv and install streamfl into it, with the tools for development
 
 $(INSTALLED): pyproject.toml tests/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -e '.[dev]' -e ./tests
+	$(BIN)/pip install -q --no-compile -e '.[dev]' -e ./tests
 	@touch $@ $(SHOWABLE)
 
 # Whoever looks for the first time need not wait for the tools for development.
 $(SHOWABLE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -e '.[plots]'
+	$(BIN)/pip install -q --no-compile -e '.[plots]'
 	@touch $@
 
 demo: $(SHOWABLE) ## run a federation in this process on data that a package carries; table and picture
