@@ -97,8 +97,8 @@ class Health:
         """Records have been taken and wait for their commit."""
         self._stuck_since = self._clock()
 
-    def restored(self) -> None:
-        """A record of the state was restored. However many there are, the loop does not hang meanwhile."""
+    def progressed(self) -> None:
+        """A part of a step that takes long is done: the loop does not hang."""
         self._last_round = self._stuck_since = self._clock()
 
     def completed(self) -> None:

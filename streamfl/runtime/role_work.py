@@ -47,7 +47,7 @@ class RoleWork:
                 beat()
                 if self._pool.done > done:
                     done = self._pool.done
-                    self._health.begin()
+                    self._health.progressed()
             for one, seconds in zip(work, self._pool.seconds(), strict=True):
                 self._metrics.seconds(
                     WorkerMetrics.work_seconds, getattr(one.function, "__name__", "")

@@ -108,7 +108,7 @@ class Worker:
         self._pool: Pool = pool or Inline()
         self._work = RoleWork(self._pool, self.health, self.metrics)
         made = state_settings or StateSettings()
-        waiting = (restore_seconds, monotonic, self._wait, self.health.restored)
+        waiting = (restore_seconds, monotonic, self._wait, self.health.progressed)
         self._tasks = Tasks(role, channels, bus, subscription, made, *waiting)
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
