@@ -22,6 +22,7 @@ from streamfl.state.state_settings import (
 
 __all__ = [
     "RememberedSettings",
+    "behind_the_offsets",
     "deleted_beginning",
     "differences",
     "ignored_offset",
@@ -102,6 +103,18 @@ def ignored_offset(guarantee: str) -> str:
         f"ignoring the committed offset: the changelog is ahead of it{usual}. To read again from there, "
         "start over"
     )
+
+
+def behind_the_offsets(channels: Channels, group: str) -> str:
+    """What an operator does where the group's offsets stay ahead of the state."""
+    text = (
+        "to continue from the state, and process the later records again, delete the offsets of the group "
+        f"{group!r}"
+    )
+    if not channels.begins_anew:
+        return text
+    command = f"streamfl reset CONFIG --all{stream_option(group)} --to latest"
+    return f"{text}; to skip them, forget the state as well: stop the workers and run {command}"
 
 
 def ways_to_begin_anew(channels: Channels, group: str) -> str:
