@@ -443,6 +443,22 @@ def test_a_model_of_a_release_without_settings_is_still_refused_loudly(plant: Pl
         assert plant.check()[0] == (0 if fingerprint is None else 4)
 
 
+def test_check_takes_back_a_state_of_a_release_without_settings(plant: Plant) -> None:
+    """Protects from green before a start that ends: the role itself may find that the state is of another
+    federation, although nothing says what it was made with."""
+    plant.start("pofmkl-server")
+    plant.start()
+    for number in range(12):
+        plant.sample(SITES[number % len(SITES)], number)
+        plant.settle()
+    plant.stop()
+    without_settings(plant.bus)
+    assert plant.check("pofmkl-server")[0] == 0
+    plant.change("seed = 7", "seed = 8")
+    code, failed = plant.check("pofmkl-server")
+    assert (code, [*failed]) == (4, ["restoring the state"])
+
+
 def test_a_record_of_settings_alone_decides_nothing_where_the_model_fits(plant: Plant) -> None:
     """Protects clients from a stranger who writes to the model's topic: if a version fits, the record of
     settings is ignored."""
