@@ -300,16 +300,16 @@ class LabelJoin:
                 reason = "samples_without_label" if stage is _Stage.SAMPLE else "labels_without_sample"
                 one, _, other = reason.split("_")
                 expired = why == "expired"
-                cause = (
-                    f"after {self.expiry:g} s (labels.expiry_seconds)"
+                cause, remedy = (
+                    (f"after {self.expiry:g} s (labels.expiry_seconds)", "")
                     if expired
-                    else f"for labels.limit = {self.limit}"
+                    else (f"for labels.limit = {self.limit}", ", or raise labels.limit")
                 )
                 yield OperatorNotice(
                     reason,
                     f"{came} {one} were forgotten {cause} without their {other}: check that both topics have "
                     "the same keys, and that samples.sample_id and labels.sample_id give a sample the same "
-                    "name",
+                    f"name{remedy}",
                 )
 
     def measure(self) -> Iterable[Measurement]:
