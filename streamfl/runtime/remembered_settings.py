@@ -19,6 +19,7 @@ from streamfl.state.state_settings import (
     StateSettings,
     decode_settings,
 )
+from streamfl.terminal.printable import LONGEST_TEXT
 
 __all__ = [
     "RememberedSettings",
@@ -52,7 +53,7 @@ def differences(state_settings: StateSettings, record: Record) -> tuple[list[Dif
             return state_settings.compare(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     except BadRecord as error:
         raise ConfigurationError(
-            f"{place}, key {record.key!r}: the settings of the state cannot be read ({error}). Nothing was "
+            f"{place}: the settings of the state cannot be read ({str(error)[:LONGEST_TEXT]}). Nothing was "
             "changed. The record is damaged, or somebody else wrote it: restore a copy of the topic, or use "
             "another federation.name at every member"
         ) from None

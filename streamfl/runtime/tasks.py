@@ -28,6 +28,7 @@ from streamfl.runtime.remembered_settings import (
     ways_to_begin_anew,
 )
 from streamfl.state.state_settings import STATE_SETTINGS_KEY, StateSettings
+from streamfl.terminal.printable import LONGEST_TEXT
 
 __all__ = ["Tasks"]
 
@@ -345,9 +346,9 @@ class Tasks:
 
     def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:
         text = (
-            f"topic {topic}, partition {partition}, key {key!r}: the state there does not fit these "
-            f"settings, or is damaged ({why}). Run with the settings that wrote it, or restore a copy of the "
-            "topic"
+            f"topic {topic}, partition {partition}, key {key[:60]!r}: the state there does not fit these "
+            f"settings, or is damaged ({why[:LONGEST_TEXT]}). Run with the settings that wrote it, or "
+            "restore a copy of the topic"
         )
         if topic not in self._channels.own_changelogs.values():
             return ConfigurationError(f"{text}: it outlives federations, so do not delete it to start over.")
