@@ -109,13 +109,13 @@ def ignored_offset(guarantee: str) -> str:
 def behind_the_offsets(channels: Channels, group: str) -> str:
     """What an operator does where the group's offsets stay ahead of the state."""
     text = (
-        "to continue from the state, and process the later records again, delete the offsets of the group "
-        f"{group!r}"
+        "stop the workers; to continue from the state, and process the later records again, delete the "
+        f"offsets of the group {group!r}"
     )
     if not channels.begins_anew:
         return text
     command = f"streamfl reset CONFIG --all{stream_option(group)} --to latest"
-    return f"{text}; to skip them, forget the state as well: stop the workers and run {command}"
+    return f"{text}; to skip them, and forget the state as well, run {command}"
 
 
 def ways_to_begin_anew(channels: Channels, group: str) -> str:
