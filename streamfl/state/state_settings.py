@@ -144,7 +144,8 @@ class StateSettings:
 
     def compare(self, remembered: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
         """The differences among settings that must stay, and those among settings that may change."""
-        wrong, others = list(_differences(remembered, self.must_stay)), []
+        wrong = list(_differences(remembered, self.must_stay))
+        others: list[Difference] = []
         for found in _differences(remembered, self.may_change):
             was_set = found.key in self.set_once and found.old is not None
             (wrong if was_set else others).append(found)
