@@ -694,6 +694,20 @@ def test_labels_that_are_read_before_their_samples_are_told_too(plant: Plant) ->
     assert "came in partition 0, its samples come in partition 2" in (client.role.trouble or "")
 
 
+def test_labels_that_come_later_than_the_limit_are_told_with_the_limit(plant: Plant) -> None:
+    """Protects labels that come hours behind a fast stream: their samples have made room for newer ones, and
+    the operator was told of keys alone."""
+    with_labels(plant)
+    plant.change("expiry_seconds = 60", "expiry_seconds = 60\nlimit = 10")
+    client = plant.start()
+    for number in range(60):
+        plant.sample("a", number)
+        if number >= 30:
+            plant.label(f"r{number - 30}")
+        plant.settle()
+    assert "than labels.limit samples of a client" in (client.role.trouble or "")
+
+
 def test_labels_that_name_their_samples_otherwise_are_told(plant: Plant) -> None:
     """Protects late labels with names that never match: nothing is learnt, whatever the keys."""
     with_labels(plant)
