@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -61,6 +61,10 @@ class _Stage(IntEnum):
     SAMPLE, LABEL, JOINED, LEARNT = range(4)
 
 
+Side = Literal["samples", "labels"]
+STAGES: Final[dict[Side, _Stage]] = {"samples": _Stage.SAMPLE, "labels": _Stage.LABEL}
+
+
 class _Entry(msgspec.Struct, array_like=True):
     """A sample, a label, or both.
 
@@ -80,15 +84,20 @@ class _Partition:
     waiting: entries that may expire, oldest first.
     by_client: keys of these, oldest first.
     counts: how many of these are in each stage.
-    labels: how many of these are labels without a sample, by client, that came after counted_from.
+    kept: entries of this stage make room after all others.
+    left_out_until: samples and labels that came until then are left out.
+    labels: how many labels wait for their sample, by client, without those that are left out.
+    left_out: how many entries are left out, by client.
     joined: pairs that wait to be learnt.
     """
 
     waiting: dict[JoinKey, _Entry] = field(default_factory=dict)
     by_client: dict[str, dict[JoinKey, None]] = field(default_factory=dict)
     counts: Counter[_Stage] = field(default_factory=Counter)
+    kept: _Stage | None = None
+    left_out_until: dict[_Stage, float] = field(default_factory=dict)
     labels: Counter[str] = field(default_factory=Counter)
-    counted_from: float = -math.inf
+    left_out: Counter[str] = field(default_factory=Counter)
     joined: dict[JoinKey, _Entry] = field(default_factory=dict)
 
     def put(self, key: JoinKey, entry: _Entry) -> None:
@@ -108,17 +117,35 @@ class _Partition:
         return entry
 
     def _count(self, key: JoinKey, entry: _Entry, change: int) -> None:
-        if entry.stage is _Stage.LABEL and entry.since > self.counted_from:
-            self.labels[key.client] += change
-            if not self.labels[key.client]:
-                del self.labels[key.client]
+        if self._is_left_out(entry):
+            counts = self.left_out
+        elif entry.stage is _Stage.LABEL:
+            counts = self.labels
+        else:
+            return
+        counts[key.client] += change
+        if not counts[key.client]:
+            del counts[key.client]
 
-    def count_from(self, since: float) -> None:
-        """Count only labels that came later than this."""
-        self.counted_from = since
+    def _is_left_out(self, entry: _Entry) -> bool:
+        return entry.since <= self.left_out_until.get(entry.stage, -math.inf)
+
+    def leave_out(self, until: Mapping[_Stage, float]) -> None:
+        self.left_out_until = dict(until)
         self.labels.clear()
+        self.left_out.clear()
         for key, entry in self.waiting.items():
             self._count(key, entry, 1)
+
+    def makes_room(self, client: str) -> JoinKey:
+        """The client's entry that is forgotten first."""
+        own = self.by_client[client]
+        oldest = next(iter(own))
+        if self.waiting[oldest].stage is _Stage.LEARNT:
+            return oldest
+        if self.left_out[client]:
+            return next(key for key in own if self._is_left_out(self.waiting[key]))
+        return next((key for key in own if self.waiting[key].stage is not self.kept), oldest)
 
 
 class LabelJoin:
@@ -130,7 +157,8 @@ class LabelJoin:
 
     expiry: seconds after which a sample without a label, a label without a sample, or the memory of a learnt
     pair is forgotten.
-    limit: most of these per client. When it is full the client's oldest is forgotten.
+    limit: most of these per client. When it is full the client's oldest is forgotten, unless :meth:`keep`
+        says otherwise.
     clients: most clients that may have something here. Above that, a label of a client that has nothing here
     is refused."""
 
@@ -188,24 +216,23 @@ class LabelJoin:
         """The most that a client has here: samples, labels, and the memory of pairs that were learnt."""
         return max(map(len, self._partitions[partition].by_client.values()), default=0)
 
-    def leave_out(self, partition: int, now: float) -> None:
-        """Count the labels that came until now no longer in :meth:`labels_without_sample`."""
-        held = self._partitions[partition]
-        if held.counted_from < now:
-            held.count_from(now)
+    def leave_out(self, partition: int, what: Side, until: float) -> None:
+        """Let the samples without a label, or the labels without a sample, that came until then make room
+        first. :meth:`labels_without_sample` does not count them."""
+        held, stage = self._partitions[partition], STAGES[what]
+        if held.left_out_until.get(stage, -math.inf) < until:
+            held.leave_out({**held.left_out_until, stage: until})
 
-    def label_since(self, key: JoinKey) -> float | None:
-        """When the label came that waits for this sample; None: there is none."""
+    def keep(self, partition: int, what: Side | None) -> None:
+        """Let samples without a label make room after all else, or labels without a sample; None: the oldest
+        makes room."""
+        self._partitions[partition].kept = None if what is None else STAGES[what]
+
+    def waits_since(self, key: JoinKey, what: Side) -> float | None:
+        """When the sample came that waits for its label, or the label that waits for its sample; None: there
+        is none."""
         entry = self._partitions[key.partition].waiting.get(key)
-        return entry.since if entry is not None and entry.stage is _Stage.LABEL else None
-
-    def has_sample(self, key: JoinKey) -> bool:
-        """Whether this sample waits for its label."""
-        return self._stage(key) is _Stage.SAMPLE
-
-    def _stage(self, key: JoinKey) -> _Stage | None:
-        entry = self._partitions[key.partition].waiting.get(key)
-        return None if entry is None else entry.stage
+        return entry.since if entry is not None and entry.stage is STAGES[what] else None
 
     def label(self, key: JoinKey, label: float, now: float) -> Pair | None:
         """Take a label; returns the pair if its sample was predicted before."""
@@ -234,7 +261,7 @@ class LabelJoin:
                     if entries is held.waiting:
                         own = held.by_client[key.client]
                         own[key] = own.pop(key)
-            held.count_from(-math.inf)
+            held.leave_out({})
 
     def forget(self, partition: int, client: str) -> None:
         """Forget everything about a client."""
@@ -343,7 +370,7 @@ class LabelJoin:
         own = held.by_client[key.client]
         # Several are given up if the limit was lowered since they were stored.
         while len(own) > self.limit:
-            self._give_up(held, next(iter(own)), "displaced")
+            self._give_up(held, held.makes_room(key.client), "displaced")
 
     def _give_up(self, held: _Partition, key: JoinKey, why: str) -> None:
         stage = held.take(key).stage

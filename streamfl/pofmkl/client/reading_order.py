@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from streamfl.contract.role import Record
 from streamfl.pofmkl.client.catch_up import CatchUp
@@ -21,7 +22,8 @@ from streamfl.records.samples import Sample
 
 __all__ = ["ReadingOrder"]
 
-SAMPLES, LABELS = "samples", "labels"
+SAMPLES: Final = "samples"
+LABELS: Final = "labels"
 # The most labels of a partition that wait for their samples, and the part of labels.limit that those of one
 # client may take. The rest of that remembers what the client has learnt: its oldest entry is forgotten first,
 # and that must not be a label whose sample comes next.
@@ -32,7 +34,8 @@ MISSES = 50
 # Offsets between two samples that are no record: each transaction ends with one.
 MARKERS = 8
 # The parts of labels.limit up to which labels, and then samples, are read on without knowing which of the two
-# lacks its counterpart. Nothing of a client is displaced meanwhile.
+# lacks its counterpart. Nothing of a client is displaced meanwhile. Then the input that has more records is
+# read on, and what is in hand of the other one is kept.
 LABELS_ON, SAMPLES_ON = 0.5, 0.9
 # Labels are late if more samples wait for them than clients learn on this many versions. Fewer can be waited
 # for.
@@ -62,6 +65,8 @@ class _Partition:
     next_offset: of the last sample, and one more.
     deleted: whether samples before the last ones may have been deleted, and none has met its label since.
     met: when the label came that a sample met last; minus infinity: none was met yet.
+    held_until: samples that came until then have waited while labels of earlier ones were read: theirs are
+        not late.
     late, early: labels since the last look that came after their sample, and the others.
     labels_are_late: whether most of the last labels did.
     learnt: labels.
@@ -75,6 +80,7 @@ class _Partition:
     next_offset: int = 0
     deleted: bool = False
     met: float = -math.inf
+    held_until: float = -math.inf
     late: int = 0
     early: int = 0
     labels_are_late: bool = False
@@ -94,7 +100,22 @@ class _Partition:
         if met is None:
             self.misses += 1
         else:
-            self.misses, self.deleted, self.met = 0, False, met
+            self.note_pair(met)
+
+    def note_label(self, sample_came: float | None, now: float) -> None:
+        """sample_came: when its sample came; None: it is not in hand."""
+        if sample_came is not None and self.misses >= MISSES:
+            self.held_until = now
+        if sample_came is None:
+            self.early += 1
+        elif sample_came > self.held_until:
+            self.late += 1
+        if sample_came is not None:
+            self.note_pair(now)
+
+    def note_pair(self, label_came: float) -> None:
+        """Note that a sample met its label, which came at this time."""
+        self.misses, self.deleted, self.met = 0, False, label_came
 
 
 class ReadingOrder:
@@ -125,14 +146,16 @@ class ReadingOrder:
         partition = self._partitions[record.partition]
         if isinstance(message, Sample):
             channel = SAMPLES
-            met = self._join.label_since(JoinKey(record.partition, message.client, message.id))
+            met = self._join.waits_since(JoinKey(record.partition, message.client, message.id), LABELS)
+            if met is not None and partition.misses >= MISSES:
+                # None of the samples before this one has a label in hand.
+                self._join.leave_out(record.partition, SAMPLES, self._last_now)
             partition.note_sample(record.offset, met)
             has_label = met is not None
         else:
             channel, has_label = LABELS, True
-            is_late = self._join.has_sample(JoinKey(record.partition, message.client, message.sample))
-            partition.late += is_late
-            partition.early += not is_late
+            came = self._join.waits_since(JoinKey(record.partition, message.client, message.sample), SAMPLES)
+            partition.note_label(came, self._last_now)
         partition.received[channel] += 1
         partition.written_at[channel] = record.timestamp
         return has_label
@@ -162,6 +185,7 @@ class ReadingOrder:
 
     def _waiting(self, number: int, partition: _Partition, pairs: int) -> Iterable[str]:
         """The inputs that have to wait."""
+        self._join.keep(number, None)
         pace, unread = self._catch_up.pace(number), self._catch_up.unread(number)
         if not pace or unread is None:
             return
@@ -182,8 +206,11 @@ class ReadingOrder:
 
     def _has_enough_labels(self, number: int, partition: _Partition) -> bool:
         """Whether so many labels are in hand that their samples have to be read first."""
-        if partition.misses >= MISSES and not self._may_read_samples(number, partition):
-            return False
+        if partition.misses >= MISSES:
+            reads_samples = self._may_read_samples(number, partition)
+            self._join.keep(number, LABELS if reads_samples else SAMPLES)
+            if not reads_samples:
+                return False
         labels = self._join.labels_without_sample(number)
         if not self._registry.count(number):
             return labels.total() >= self._share
@@ -195,18 +222,25 @@ class ReadingOrder:
         """Whether samples are read on, many of which came without a label in hand; else labels are."""
         if partition.met > -math.inf:
             # Whatever came before the label that was met last is of earlier samples.
-            self._join.leave_out(number, partition.met)
+            self._join.leave_out(number, LABELS, partition.met)
             return True
-        if partition.written_at[LABELS] >= partition.written_at[SAMPLES]:
-            # A label is written after its sample: these are of later ones.
-            return True
-        # They are of earlier samples, which were deleted. Or the topics were filled one after the other, as
-        # from two files, and their times say nothing: as long as nothing is displaced, both are read on.
-        used = self._join.largest(number) / self._join.limit
-        if partition.deleted or used >= SAMPLES_ON:
-            self._join.leave_out(number, self._last_now)
-            return False
-        return used >= LABELS_ON
+        limit, labels = self._join.limit, self._join.labels_without_sample(number)
+        if not partition.deleted:
+            if self._join.largest(number) < SAMPLES_ON * limit:
+                return max(labels.values(), default=0) >= LABELS_ON * limit or labels.total() >= MOST_LABELS
+            if partition.written_at[LABELS] >= partition.written_at[SAMPLES]:
+                # A label is written after its sample: these are of later ones.
+                return True
+            # They are of earlier samples. Or the topics were filled one after the other, as from two files,
+            # and their times say nothing.
+            unread = self._catch_up.unread(number) or {}
+            in_all = {
+                channel: count + unread.get(channel, 0) for channel, count in partition.received.items()
+            }
+            if in_all[LABELS] < in_all[SAMPLES]:
+                return True
+        self._join.leave_out(number, LABELS, self._last_now)
+        return False
 
     def _is_held(self, wait: _Wait | None) -> bool:
         return wait is not None and self._last_now < wait.since + self._patience
