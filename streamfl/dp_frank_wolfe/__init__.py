@@ -42,7 +42,9 @@ SYSTEM = System(
         ),
         "another_sketch": Reason("a column that the party has already sent", WRITERS),
         "budget": Reason(
-            "a window with entities that have no budget left at this party, or no room in its ledger"
+            "a window with entities that have no budget left at this party, or no room in its ledger",
+            "do not send it back: once window.patience_seconds are over the server asks which entities have "
+            "a budget, and makes a window of these. If the ledger has no room, raise privacy.ledger_limit",
         ),
         "full": Reason(
             "a record of a new entity, but window.limit entities wait already",
