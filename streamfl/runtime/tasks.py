@@ -22,6 +22,7 @@ from streamfl.runtime.log import logger
 from streamfl.runtime.remembered_positions import POSITION_KEY, is_position, position_of, position_record
 from streamfl.runtime.remembered_settings import (
     RememberedSettings,
+    behind_the_offsets,
     ignored_offset,
     is_settings,
     ways_to_begin_anew,
@@ -118,9 +119,8 @@ class Tasks:
                 raise BusUnavailable(
                     f"the changelog of partition {partition} ends before the group's offsets: {behind}. "
                     f"{held}If this stays so, the offsets were set by hand, or the changelog has lost "
-                    "records, for instance with its topic. To continue from the changelog's end, and process "
-                    f"the later records again, delete the offsets of the group {self._subscription.group!r}, "
-                    "or set another bus.group."
+                    "records, for instance with its topic. What to do: "
+                    f"{behind_the_offsets(self._channels, self._subscription.group)}."
                 )
             self._sleep(0.05)
         self._check_remade(partition, remembered)
