@@ -390,7 +390,7 @@ def look_at_standing(
                 if not remembered.refused:
                     yield Finding("restoring the state", False, str(error), REMEDY)
     for one in how_it_stands(configured, bus, positions, role):
-        yield Finding(one.respect, True, one.text, one.remedy, warns=bool(one.remedy))
+        yield Finding(one.respect, not one.fails, one.text, one.remedy, warns=bool(one.remedy))
 
 
 def _existing(bus: Bus, topics: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from streamfl.contract.system import System
 
 __all__ = ["SYSTEM"]
 
-RESTORE = "restore the newest state, of the ledger's topic and of this member"
+RESTORE = "put back the newest copies of the ledger's topic, of the ledger file and of this member's state"
 TELL_OPERATOR = "tell the party's operator: the budget that was spent since is forgotten"
 
 SYSTEM = System(
@@ -27,6 +27,7 @@ SYSTEM = System(
     report="streamfl.dp_frank_wolfe.tools.page:REPORTS",
     readers={"model": "streamfl.dp_frank_wolfe.tools.readable:model"},
     commands={"ledger": "streamfl.dp_frank_wolfe.tools.ledger:ledger"},
+    standings={"dp-frank-wolfe-party": "streamfl.dp_frank_wolfe.tools.ledger:party_standing"},
     refusals={
         "another_answer": Reason("a party sent other content than before at this place of the fit", WRITERS),
         "another_ask": Reason(
@@ -41,7 +42,9 @@ SYSTEM = System(
         ),
         "another_sketch": Reason("a column that the party has already sent", WRITERS),
         "budget": Reason(
-            "a window with entities that have no budget left at this party, or no room in its ledger"
+            "a window with entities that have no budget left at this party, or no room in its ledger",
+            "do not send it back: once window.patience_seconds are over the server asks which entities have "
+            "a budget, and makes a window of these. If the ledger has no room, raise privacy.ledger_limit",
         ),
         "full": Reason(
             "a record of a new entity, but window.limit entities wait already",

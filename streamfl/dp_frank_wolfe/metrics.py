@@ -16,7 +16,7 @@ class MemberCounts(OutboxCounts):
     duplicate_records = counter(
         "Records of entities that already had one of the same kind; the first one counts"
     )
-    spent_entities = counter("Records of entities that have no budget left for a fit")
+    spent_entities = counter("Records of entities that have no budget left for a fit", headline=True)
     displaced_entities = counter("Incomplete entities that were dropped for newer ones")
     announced_entities = counter("Entities that were announced to the server")
     left_out_entities = counter(
@@ -77,6 +77,7 @@ class PartyMetrics:
     iteration = gauge("Iterations of the fit that are done", headline=True)
     lacking_entities = gauge(
         "Entities whose columns or label have not come yet: they wait without a time limit",
+        headline=True,
         reason=("columns", "label"),
     )
     waiting_entities = gauge(
@@ -107,10 +108,11 @@ class ServerMetrics:
         "Numbers that parties have released in the latest fit: a signed index is one", headline=True
     )
     waiting_entities = PartyMetrics.waiting_entities
-    complete_entities = gauge("Entities that wait and that all parties have announced")
+    complete_entities = gauge("Entities that wait and that all parties have announced", headline=True)
     missing_entities = gauge(
         "Entities that wait because some party has not announced them, without a time limit; the log says "
-        "which party"
+        "which party",
+        headline=True,
     )
     parties_away = gauge("Absent parties, without which the server continues", headline=True)
     waiting_predictions = gauge("Entities whose prediction waits for parts of some parties")

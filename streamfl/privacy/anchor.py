@@ -52,7 +52,7 @@ AT_ONCE = 64
 LATEST_AT_ONCE = 16_384
 # After a loss of power the disk may have made the file longer without writing the content.
 UNWRITTEN = bytes(RECORD_BYTES)
-RESTORE = "restore the newest state, of the ledger's topic and of this member"
+RESTORE = "put back the newest copies of the ledger's topic, of the ledger file and of this member's state"
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -141,11 +141,13 @@ class Standing:
     respect: the aspect.
     text: its state.
     remedy: what to do; empty: nothing.
+    fails: whether a worker would not be ready, so that a check fails.
     """
 
     respect: str
     text: str
     remedy: str = ""
+    fails: bool = False
 
 
 class Standings(Protocol):

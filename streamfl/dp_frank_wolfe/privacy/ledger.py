@@ -269,9 +269,12 @@ class PartyLedger:
         """Puts the ledger in trouble if parts of it were not restored."""
         if self._whole != (found := self._all_of_it()):
             self._has_gap = True
+            found_in_it = f"{found.entities} were found"
+            if self._whole.entities == found.entities:
+                found_in_it = "what was found of them, or of the releases, is not what was written last"
             self._complain(
                 "the ledger's topic was truncated, or records of it were lost: it was written with "
-                f"{self._whole.entities} entities, and {found.entities} were found"
+                f"{self._whole.entities} entities, and {found_in_it}"
             )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
@@ -312,7 +315,9 @@ class PartyLedger:
             )
         self._chains[lane] = found
         if found.identity != self._identity:
-            self._complain("the ledger's topic was begun with another ledger file: restore that file")
+            self._complain(
+                "the ledger's topic was begun with another ledger file", "put back the file of the topic"
+            )
 
     def _restore_latest(self, federation: str, latest: LatestRelease) -> None:
         self._latest[federation] = latest

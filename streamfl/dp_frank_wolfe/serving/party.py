@@ -23,6 +23,7 @@ from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partia
 from streamfl.dp_frank_wolfe.state import BEFORE, DUE, PREDICTIONS, TIMES
 from streamfl.encoding.changelog_checks import check_name, check_number, check_within
 from streamfl.encoding.wire import Count, Name
+from streamfl.privacy.anchor import RESTORE
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.records.pending_headers import PendingHeaders
 
@@ -133,7 +134,7 @@ class Serving:
             text = (
                 f"the ledger file has {ledger.fits_ahead} releases for fits that the state has not: parts of "
                 "predictions are sent once the server's messages have repeated these releases. If none come, "
-                "restore the newest state, of the ledger's topic and of this member"
+                f"{RESTORE}"
             )
             self._task.outbox.notices.say("fits_ahead", text)
         # If the state was rolled back, the server has received these numbers already.

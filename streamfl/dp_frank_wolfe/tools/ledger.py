@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,9 +24,10 @@ from streamfl.dp_frank_wolfe.privacy.ledger import FITS, PREDICTIONS, PartyLedge
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.privacy.anchor import Anchor
 from streamfl.privacy.zcdp import epsilon_of
-from streamfl.runtime.bus import BusUnavailable, Unreadable, connect
+from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable, connect
 from streamfl.runtime.checksum import is_damaged
 from streamfl.runtime.remembered_positions import POSITION_KEY
+from streamfl.simulation.system_tools import Standing, what_learning_waits_for
 from streamfl.terminal.console import (
     ConfigArgument,
     FormatOption,
@@ -37,11 +39,12 @@ from streamfl.terminal.console import (
 )
 from streamfl.terminal.exit_codes import ExitCode
 
-__all__ = ["ledger"]
+__all__ = ["ledger", "party_standing"]
 
 LANES = {"fits": FITS, "predictions": PREDICTIONS}
 # Releases that a party may have noted and not committed. If it was killed in between, it does the work again.
 AHEAD = 1
+WHAT_TO_DO = "do what docs/dp-frank-wolfe-privacy.md#when-the-ledger-refuses says of this text"
 
 ledger = typer.Typer(
     name="ledger",
@@ -96,8 +99,10 @@ def show(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> N
     role.open(0)
     party_task: PartyTask = role.task(0)
     try:
-        # Read before the file: a running party notes a release in the file first.
-        topic = _topic(settings, anchor, party_task.ledger)
+        options = {"connect_timeout_seconds": settings.bus.connect_timeout_seconds, **settings.bus.options}
+        with closing(connect(settings.bus.url, options)) as bus:
+            # Read before the file: a running party notes a release in the file first.
+            topic = _topic(settings, bus, anchor, party_task.ledger)
     except (BusUnavailable, Unreadable, ConfigurationError) as error:
         failure = error
     links = {lane: anchor.links(number) for lane, number in LANES.items()}
@@ -152,25 +157,40 @@ def _shown(link: bytes, secret: bytes) -> str:
     return hashlib.blake2b(link, key=hashlib.sha256(secret).digest(), digest_size=16).hexdigest()
 
 
-def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> _Topic:
-    """What is in the ledger's topic, and whether the file has come as far."""
+def party_standing(
+    settings: DPFrankWolfeSettings, bus: Bus, unread: Mapping[str, int], role: Any | None
+) -> Sequence[Standing]:
+    """What keeps a party's ledger from releasing anything. role: None: nothing is remembered."""
+    path, name = settings.privacy.ledger_file, settings.privacy.ledger
+    waits = list(what_learning_waits_for(settings, bus, unread, role))
+    if role is None or path is None or name is None:
+        return waits
+    fresh: Any = ROLES[PARTY].build(settings)
+    fresh.open(0)
+    anchor = Anchor.open(path, name, settings.required_party())
+    # The role was restored before the ledger's topic is read again: a running party's ledger is as far.
+    why = _topic(settings, bus, anchor, fresh.task(0).ledger, role.task(0).progress.link).disagreement
+    return waits if why is None else [*waits, Standing("ledger", why, WHAT_TO_DO, fails=True)]
+
+
+def _topic(
+    settings: DPFrankWolfeSettings, bus: Bus, anchor: Anchor, own: PartyLedger, link: int = 0
+) -> _Topic:
+    """What is in the ledger's topic, and whether the file has come as far.
+
+    link: of the party's latest release for a fit, as its state has it."""
     topic, url = f"{anchor.ledger}.ledger", settings.bus.url
     # Read before the topic: all that a running party noted by now, but for its latest release, is committed
     # when the topic is read.
     noted = len(anchor.links(FITS))
-    with closing(
-        connect(
-            url, {"connect_timeout_seconds": settings.bus.connect_timeout_seconds, **settings.bus.options}
+    found = bus.describe([topic]).get(topic)
+    if found is None:
+        raise ConfigurationError(
+            f"there is no topic {topic} on {url}: make it with streamfl topics, or put it back"
         )
-    ) as bus:
-        found = bus.describe([topic]).get(topic)
-        if found is None:
-            raise ConfigurationError(
-                f"there is no topic {topic} on {url}: make it with streamfl topics, or put it back"
-            )
-        if found.error is not None:
-            raise ConfigurationError(f"topic {topic}: {found.error}")
-        latest = {record.key or b"": record for record in bus.read(topic)}
+    if found.error is not None:
+        raise ConfigurationError(f"topic {topic}: {found.error}")
+    latest = {record.key or b"": record for record in bus.read(topic)}
     disagreement = None
     for key, record in latest.items():
         if record.value is None or key.startswith(POSITION_KEY):
@@ -186,7 +206,7 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> 
                 f"topic {topic}, key {key!r}: damaged, or not of a ledger; put back a copy of the topic"
             )
     if disagreement is None:
-        own.check_whole()
+        own.look(link)
         disagreement = own.trouble
     for lane in LANES.values():
         compared = anchor.examine(own.number(lane), own.head(lane), lane)

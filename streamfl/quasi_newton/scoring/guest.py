@@ -92,8 +92,10 @@ class GuestScoring(Scoring):
     @property
     def awaited(self) -> str | None:
         asked = self.owing
-        if not asked or not self._ready():
+        if not self._ready():
             return None
+        if not asked:
+            return self._lacking_for_calibration()
         most = max(len(self.scores.open(self._hosts.index(host))) for host in asked)
         return f"waits for {', '.join(asked)} to answer a question: {most:,} entities have no points yet"
 
@@ -305,6 +307,22 @@ class GuestScoring(Scoring):
         judged = self.scores.judged
         enough = self.calibration is None and len(judged) >= self._settings.scoring.calibration_entities
         return enough and len(set(judged.values())) == 2
+
+    def _lacking_for_calibration(self) -> str | None:
+        """Why predictions have no probability; None if they have one, or will have at the next tick."""
+        judged, needed = self.scores.judged, self._settings.scoring.calibration_entities
+        if self.calibration is not None or self._may_calibrate():
+            return None
+        lacking = "predictions have no probability and no score yet: "
+        if len(judged) < needed:
+            return (
+                f"{lacking}{len(judged):,} of {needed:,} entities that have an outcome and are in no batch "
+                "have an output (scoring.calibration_entities)"
+            )
+        return (
+            f"{lacking}all {len(judged):,} entities that have an outcome and are in no batch have the same "
+            "label, and a calibration needs both"
+        )
 
     def _calibrate(self) -> None:
         outputs, labels = self._held_out()

@@ -112,6 +112,31 @@ def test_a_ledger_of_another_federation_is_taken_over(place: Place) -> None:
     assert "whichever federation wrote it" in checks[f"state in {TOPIC}"]["detail"]
 
 
+@pytest.mark.parametrize("harm", ["lost record", "old topic", "old file", "another file"])
+def test_a_ledger_that_no_party_would_continue_is_a_failed_check(place: Place, harm: str) -> None:
+    """Protects whoever checks before a start, or because nothing is released: the worker is not ready, and a
+    check that passes would send its operator elsewhere."""
+    place("init")
+    told(place, "topics", "--create-inputs")
+    old, remembered = place.file.read_bytes(), place.release(1)
+    if harm == "lost record":
+        remembered = [record for record in remembered if record.key != b"spent/1-7"]
+    elif harm == "old topic":
+        place.release(1, 2)
+    elif harm == "old file":
+        place.file.write_bytes(old)
+    else:
+        place.file.unlink()
+        place("init")
+    place.remember(remembered)
+    before = place.file.read_bytes()
+    found = {one["check"]: one for one in told(place, "check", code=4)["checks"]}
+    assert not found["ledger"]["passed"]
+    assert found["ledger"]["detail"] == place.shown(4)["topic"]["disagreement"]
+    assert "when-the-ledger-refuses" in found["ledger"]["remedy"]
+    assert place.file.read_bytes() == before
+
+
 def test_a_missing_ledger_file_is_named_with_what_makes_it(place: Place) -> None:
     """Protects the first start: exit code 2, and the command that begins a ledger."""
     found = told(place, "check", code=2)

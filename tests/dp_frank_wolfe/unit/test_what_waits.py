@@ -9,8 +9,9 @@ from dp_frank_wolfe.hand_made import ROWS, Server, converse, hands, names_of, se
 from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 from dp_frank_wolfe.unit.test_party_lanes import OTHERS, predicting, show
 
-from streamfl.contract.role import OperatorNotice
+from streamfl.contract.role import OperatorNotice, Role
 from streamfl.dp_frank_wolfe.messages import Entities, Partial
+from streamfl.runtime.progress import Fact, ProgressLine
 
 
 def notices(server: Server) -> list[OperatorNotice]:
@@ -173,6 +174,24 @@ def test_a_party_says_what_its_entities_lack() -> None:
     assert lacking(party) == {"columns": 18, "label": 0}
     party.start()
     assert lacking(party) == {"columns": 18, "label": 0}
+
+
+def test_after_a_fit_the_line_of_progress_says_what_the_next_window_waits_for(tmp_path: Path) -> None:
+    """Protects an operator whose second fit never begins: labels have stopped, or the same entities come
+    again, which have no budget left. Only a metric said so."""
+
+    def line(role: Role) -> dict[str, Fact]:
+        return ProgressLine(60, lambda: 0.0).line(role.measure())
+
+    party = Driver(settings(tmp_path)).begun()
+    party.feed([*party.rows(), party.sample("unlabelled", [0.0] * 4)])
+    assert line(party.role) | {"spent_entities": 2 * len(NAMES), "lacking_entities": 1} == line(party.role)
+    server = Server(settings_of())
+    parties = hands(server)
+    for name in parties:
+        server.tell(name, "entities", Entities(names_of(ROWS + 3 + (name == "party-0"))), iteration=1)
+    converse(server, parties)
+    assert line(server.role) | {"complete_entities": 3, "missing_entities": 1} == line(server.role)
 
 
 def test_predictions_that_wait_for_fits_of_the_ledger_file_are_told_of(tmp_path: Path) -> None:

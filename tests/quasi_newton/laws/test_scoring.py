@@ -225,6 +225,29 @@ def test_the_budget_of_versions_is_kept_and_may_be_raised() -> None:
     assert len(predictions(loop)) == 2 * COMMON
 
 
+def test_why_there_is_no_probability_is_told() -> None:
+    """Protects whoever reads predictions with `"probability":null` without end: too few entities have an
+    outcome outside the batches, or all of these have the same label. Nothing else would tell."""
+    loop = scored(1, scoring={"calibration_entities": 40})
+    guest = loop.members["g"].role
+    told = "predictions have no probability and no score yet: "
+    outside = len(scoring_party(loop, "g").scoring.scores.judged)
+    assert 0 < outside < 40
+    assert str(guest.backlog).startswith(f"{told}{outside} of 40 entities that have an outcome")
+    for number in range(60):
+        write_entity(loop, f"new {number}", {"g": [0.1 * number] * 3, "h1": [0.0] * 3}, label=1)
+    loop.settle()
+    assert all(one["probability"] is not None for one in predictions(loop)[-10:])
+    assert guest.backlog is None
+    alike = scored(1, scoring={"calibration_entities": 2})
+    party = scoring_party(alike, "g").scoring
+    party._calibration.fitted = None
+    for name in party.scores.judged:
+        party.scores.judged[name] = 1
+    told += f"all {len(party.scores.judged)} entities that have an outcome"
+    assert str(alike.members["g"].role.backlog).startswith(told)
+
+
 def test_names_never_show(loop: ClosedLoop) -> None:
     """Protects who is a customer: no name is on the wire, sealed or not, and a predicted one is common to all
     parties."""
