@@ -6,10 +6,10 @@ of embedding it all before the first step. A party that is not behind sends ever
 
 Where some gradients came and then none for a moment, the rest of these n entities lack a label or other
 parties: the party stops waiting for them. Where none came at all for the patience, no coordinator answers,
-these entities have no label, or labels are late. The party then sends as many more as it has sent in vain, and
-waits again, until a gradient comes within the patience after its embedding. So a coordinator that comes late,
-or labels that begin late, find most of the history unsent; and a history without labels is sent within a few
-times the patience.
+these entities have no label, or labels are late. The party then sends as many more as it has sent in vain,
+and waits again, until a gradient comes within the patience after its embedding. So a coordinator that comes
+late, or labels that begin late, find most of the history unsent; and a history without labels is sent within
+a few times the patience.
 """
 
 from __future__ import annotations

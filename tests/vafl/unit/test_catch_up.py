@@ -140,9 +140,10 @@ def test_entities_without_a_label_are_not_waited_for_where_others_are_answered()
 
 
 def test_where_no_gradient_comes_it_shows_as_many_again_until_one_does() -> None:
-    """Protects predictions where labels are late or no coordinator answers: what was shown in vain doubles, so
-    that patience is spent a few times, also over a restart. And protects the history from being shown at once
-    by a model that has learnt nothing, because the coordinator came later or the first entities lack a label."""
+    """Protects predictions where labels are late or no coordinator answers: what was shown in vain doubles,
+    so that patience is spent a few times, also over a restart. And protects the history from being shown at
+    once by a model that has learnt nothing, because the coordinator came later or the first entities lack a
+    label."""
     party, history = Behind(), [f"e{number}" for number in range(40)]
     assert party.sees(history[:36], unread=4) == history[:2]
     party.restart()
