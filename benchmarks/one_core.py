@@ -1,6 +1,7 @@
 """Samples a second of a client's worker that has one processor, with its client library's threads.
 
-The broker and all else have the others.
+The broker and all else have the others. The default preset has its server, as its users do: without one,
+each client takes steps of its own for every kernel.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ from streamfl.runtime.bus import Bus, BusUnavailable, connect
 __all__ = ["measure"]
 
 PARTITIONS, COPIES, RUNS = 8, size(2, 1), size(3, 1)
+# In a federation's name.
+PLAIN = str.maketrans(", +", "---")
 SCHEMES = size(("kafka+librdkafka", "kafka"), ("kafka",))
 PAPER = 'preset = "paper"\nstaleness = "async"\n'
-# Settings that are replaced, and the goal: both as improvements to a sample's time are judged.
-PRESETS = {"paper, async": ("", 60_000.0), "default": (PAPER, 30_000.0)}
+# Settings that are replaced, whether the server runs, and the goal.
+PRESETS = {
+    "paper, async": ("", False, 60_000.0),
+    "default, with its server": (PAPER, True, 30_000.0),
+    "default, without a server": (PAPER, False, None),
+}
 
 
 def measure() -> Iterator[Figure]:
@@ -36,28 +43,24 @@ def measure() -> Iterator[Figure]:
             for _ in range(COPIES):
                 end_to_end.write_samples(bus)
             for scheme in SCHEMES:
-                for preset, (replaced, goal) in PRESETS.items():
-                    rates = [
-                        _rate(
-                            bus,
-                            f"{scheme}://{broker.address}",
-                            f"{preset.partition(',')[0]}-{run}",
-                            replaced,
-                            {own},
-                        )
-                        for run in range(RUNS)
-                    ]
+                for preset, (replaced, has_server, goal) in PRESETS.items():
+                    rates = []
+                    for run in range(RUNS):
+                        name = f"{preset}-{run}-{scheme}".translate(PLAIN)
+                        client = end_to_end.configuration(name, f"{scheme}://{broker.address}")
+                        client = client.replace(replaced, "")
+                        servers = [client.replace("pofmkl-client", "pofmkl-server")] if has_server else []
+                        with end_to_end.running(servers, others or processors):
+                            rates.append(_rate(bus, name, client, {own}))
                     name = f"one processor, {preset}, {scheme}: samples/s"
                     yield Figure(name, statistics.median(rates), "1/s", goal if "+" in scheme else None)
     finally:
         os.sched_setaffinity(0, processors)
 
 
-def _rate(bus: Bus, url: str, name: str, replaced: str, processors: Collection[int]) -> float:
-    name = f"{name}-{url.partition(':')[0].replace('+', '-')}"
-    text = end_to_end.configuration(name, url).replace(replaced, "")
+def _rate(bus: Bus, name: str, configuration: str, processors: Collection[int]) -> float:
     samples = COPIES * end_to_end.SAMPLES
-    with end_to_end.running([text], processors) as wait:
+    with end_to_end.running([configuration], processors) as wait:
         wait(lambda: _taken(bus, f"{name}.pofmkl-client") >= samples, "every sample was taken")
     return end_to_end.rate(bus, f"{name}.predictions", samples)
 

@@ -19,6 +19,7 @@ from streamfl.runtime.dealing import Dealing, added, dealt_over
 from streamfl.runtime.input_topics import InputTopics, is_fact, unread_of
 from streamfl.runtime.remembered_positions import POSITION_KEY, position_of
 from streamfl.runtime.remembered_settings import (
+    behind_the_offsets,
     deleted_beginning,
     differences,
     is_settings,
@@ -126,10 +127,16 @@ def _look_at_changelogs(
 def look_at_offsets(
     configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents
 ) -> Iterator[Finding]:
-    """Whether an operator reset the group's offsets, and expects records to be read again."""
+    """Whether an operator reset the group's offsets: back, and expects records to be read again, or ahead of
+    the state, where no worker begins."""
     group = configured.settings.group
     # A running worker has logged this itself, and commits its state a moment before its offsets can be seen.
-    if not remembered.positions or bus.members(group):
+    if bus.members(group):
+        return
+    if ahead := _ahead_of_the_state(configured, bus, channels, remembered):
+        yield ahead
+        return
+    if not remembered.positions:
         return
     if remade := _remade(bus, remembered):
         yield Finding(
@@ -164,10 +171,9 @@ def look_at_offsets(
             warns=True,
         )
         return
-    more = f"; and {counted(len(others) - EXAMPLES, 'partition')} more" if len(others) > EXAMPLES else ""
     # Then the state is written before the offsets, and a crash between leaves them so.
     usual = configured.settings.bus.processing_guarantee == "at_least_once"
-    told = f"ignored, because the changelog is ahead of them: {'; '.join(others[:EXAMPLES])}{more}"
+    told = f"ignored, because the changelog is ahead of them: {_some(others)}"
     yield Finding(
         f"offsets of {group}",
         usual,
@@ -176,6 +182,36 @@ def look_at_offsets(
         f"{ways_to_begin_anew(channels, group)}",
         warns=usual,
     )
+
+
+def _ahead_of_the_state(
+    configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents
+) -> Finding | None:
+    """The finding about offsets of the group that the state has not reached; None if there are none."""
+    exactly_once = configured.settings.bus.processing_guarantee == "exactly_once"
+    if not (exactly_once and channels.changelogs and remembered.whole):
+        return None
+    group, inputs = configured.settings.group, {source.topic for source in channels.inputs.values()}
+    ahead = [
+        f"{topic}-{partition}: offset {offset}, taken up to {remembered.positions.get((topic, partition), 0)}"
+        for (topic, partition), offset in sorted(bus.committed(group).items())
+        if topic in inputs and offset > remembered.positions.get((topic, partition), 0)
+    ]
+    if not ahead:
+        return None
+    return Finding(
+        f"offsets of {group}",
+        False,
+        f"ahead of the state, so that no worker begins: {_some(ahead)}. They were set by hand, or "
+        f"{', '.join(channels.changelogs.values())} has lost records",
+        behind_the_offsets(channels, group),
+    )
+
+
+def _some(found: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f"; and {counted(len(found) - EXAMPLES, 'partition')} more" if len(found) > EXAMPLES else ""
+    return "; ".join(found[:EXAMPLES]) + more
 
 
 def _remade(bus: Bus, remembered: ChangelogContents) -> list[str]:

@@ -73,7 +73,7 @@ class ActiveCounts(Counts):
 
 
 class ActiveMetrics(ActiveCounts):
-    """Metrics of the active party."""
+    """What ``ActiveFigures.measure`` yields. Metrics that count themselves are in :class:`ActiveCounts`."""
 
     loss_sum = counter("Loss of all scored predictions, each made before its label was learnt from")
     loss_windowed = gauge(

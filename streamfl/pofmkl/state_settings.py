@@ -57,7 +57,8 @@ def client_state_settings(settings: PofmklSettings) -> StateSettings:
 def server_state_settings(settings: PofmklSettings) -> StateSettings:
     """The settings that the server's state depends on: its parameters and the state of its step."""
     content = _effective(settings, ("federation", "learning", "kernels", "uplink"))
-    return StateSettings.of(content, changeable_keys(settings, SERVER))
+    # The fingerprint of what was learnt has the features' names, once they are set.
+    return StateSettings.of(content, changeable_keys(settings, SERVER), set_once={"federation.features"})
 
 
 def federation_settings(settings: PofmklSettings) -> dict[str, Any]:

@@ -183,7 +183,8 @@ class InputWatch:
             text = (
                 f"none of {labels} labels met one of {self._samples} samples, so nothing is learnt: check "
                 "that both topics have the same keys (`streamfl rekey CONFIG` rekeys one), and that "
-                "samples.sample_id and labels.sample_id give a sample the same name"
+                "samples.sample_id and labels.sample_id give a sample the same name. If labels come later "
+                "than labels.limit samples of a client, or than labels.expiry_seconds, raise these"
             )
         else:
             return None

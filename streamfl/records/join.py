@@ -184,13 +184,20 @@ class LabelJoin:
         """How many samples wait for their label."""
         return self._partitions[partition].counts[_Stage.SAMPLE]
 
-    def leave_out(self, partition: int, now: float) -> None:
-        """Count the labels that wait until now no longer in :meth:`labels_without_sample`."""
-        self._partitions[partition].count_from(now)
+    def largest(self, partition: int) -> int:
+        """The most that a client has here: samples, labels, and the memory of pairs that were learnt."""
+        return max(map(len, self._partitions[partition].by_client.values()), default=0)
 
-    def has_label(self, key: JoinKey) -> bool:
-        """Whether a label waits for this sample."""
-        return self._stage(key) is _Stage.LABEL
+    def leave_out(self, partition: int, now: float) -> None:
+        """Count the labels that came until now no longer in :meth:`labels_without_sample`."""
+        held = self._partitions[partition]
+        if held.counted_from < now:
+            held.count_from(now)
+
+    def label_since(self, key: JoinKey) -> float | None:
+        """When the label came that waits for this sample; None: there is none."""
+        entry = self._partitions[key.partition].waiting.get(key)
+        return entry.since if entry is not None and entry.stage is _Stage.LABEL else None
 
     def has_sample(self, key: JoinKey) -> bool:
         """Whether this sample waits for its label."""
@@ -293,16 +300,16 @@ class LabelJoin:
                 reason = "samples_without_label" if stage is _Stage.SAMPLE else "labels_without_sample"
                 one, _, other = reason.split("_")
                 expired = why == "expired"
-                cause = (
-                    f"after {self.expiry:g} s (labels.expiry_seconds)"
+                cause, remedy = (
+                    (f"after {self.expiry:g} s (labels.expiry_seconds)", "")
                     if expired
-                    else f"for labels.limit = {self.limit}"
+                    else (f"for labels.limit = {self.limit}", ", or raise labels.limit")
                 )
                 yield OperatorNotice(
                     reason,
                     f"{came} {one} were forgotten {cause} without their {other}: check that both topics have "
                     "the same keys, and that samples.sample_id and labels.sample_id give a sample the same "
-                    "name",
+                    f"name{remedy}",
                 )
 
     def measure(self) -> Iterable[Measurement]:

@@ -55,7 +55,7 @@ def tell_of_unprotected(records: Iterable[Record]) -> None:
                 topic=record.topic,
                 partition=record.partition,
                 offset=record.offset,
-                key=repr(record.key),
+                key=repr((record.key or b"")[:60]),
             )
             return
 

@@ -121,8 +121,8 @@ class ClusterWatch:
         ]
         if remade:
             return self._lose(
-                f"{_named(remade)} was deleted and created again while this worker ran: its state belongs to "
-                "the old topic"
+                f"{_named(remade)} was deleted and created again while this worker ran, which knows the old "
+                "topic: start the worker again, it continues or says what to do"
             )
         if missing:
             text = f"{_named(missing)} does not exist any more: create it again, {HOW_TO_CREATE}"

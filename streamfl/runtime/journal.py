@@ -10,14 +10,13 @@ from streamfl.contract.refusals import CORRECT, REFUSALS, WRITERS, Reason
 from streamfl.contract.role import BadRecord, OperatorNotice, Record
 from streamfl.runtime.bus import Moved
 from streamfl.runtime.trace_context import trace_of
-from streamfl.terminal.printable import printable
+from streamfl.terminal.printable import LONGEST_TEXT, printable
 
 __all__ = ["Journal"]
 
 EVERY_SECONDS = 60.0
 # Reasons and topics are few. If a reason ever held a sender's text, it must not fill the memory.
 MOST_KINDS = 200
-LONGEST_TEXT = 1_000
 
 READ_LETTERS = "streamfl dead-letters CONFIG shows it"
 # Event, reason and remedy of the log lines on moved positions.

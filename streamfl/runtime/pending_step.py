@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from streamfl.contract.role import BadRecord, Headers, Record
 from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size, record_size
 from streamfl.runtime.bus import Moved, Outgoing, Step
+from streamfl.terminal.printable import LONGEST_TEXT
 
 __all__ = ["LARGEST_LETTER", "OTHERS_NAMES", "PendingStep", "dead_letter"]
 
 LARGEST_LETTER = MAXIMUM_BYTES
-LONGEST_TEXT = 1_000
 # The names of Kafka Connect (KIP-298) and of Kafka Streams (KIP-1034), without those of the stack trace:
 # nothing crashed.
 CONNECT_NAMES = ("topic", "partition", "offset", "exception.class.name", "exception.message")

@@ -19,9 +19,11 @@ from streamfl.state.state_settings import (
     StateSettings,
     decode_settings,
 )
+from streamfl.terminal.printable import LONGEST_TEXT
 
 __all__ = [
     "RememberedSettings",
+    "behind_the_offsets",
     "deleted_beginning",
     "differences",
     "ignored_offset",
@@ -51,7 +53,7 @@ def differences(state_settings: StateSettings, record: Record) -> tuple[list[Dif
             return state_settings.compare(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     except BadRecord as error:
         raise ConfigurationError(
-            f"{place}, key {record.key!r}: the settings of the state cannot be read ({error}). Nothing was "
+            f"{place}: the settings of the state cannot be read ({str(error)[:LONGEST_TEXT]}). Nothing was "
             "changed. The record is damaged, or somebody else wrote it: restore a copy of the topic, or use "
             "another federation.name at every member"
         ) from None
@@ -102,6 +104,18 @@ def ignored_offset(guarantee: str) -> str:
         f"ignoring the committed offset: the changelog is ahead of it{usual}. To read again from there, "
         "start over"
     )
+
+
+def behind_the_offsets(channels: Channels, group: str) -> str:
+    """What an operator does where the group's offsets stay ahead of the state."""
+    text = (
+        "stop the workers; to continue from the state, and process the later records again, delete the "
+        f"offsets of the group {group!r}"
+    )
+    if not channels.begins_anew:
+        return text
+    command = f"streamfl reset CONFIG --all{stream_option(group)} --to latest"
+    return f"{text}; to skip them, and forget the state as well, run {command}"
 
 
 def ways_to_begin_anew(channels: Channels, group: str) -> str:

@@ -22,11 +22,13 @@ from streamfl.runtime.log import logger
 from streamfl.runtime.remembered_positions import POSITION_KEY, is_position, position_of, position_record
 from streamfl.runtime.remembered_settings import (
     RememberedSettings,
+    behind_the_offsets,
     ignored_offset,
     is_settings,
     ways_to_begin_anew,
 )
 from streamfl.state.state_settings import STATE_SETTINGS_KEY, StateSettings
+from streamfl.terminal.printable import LONGEST_TEXT
 
 __all__ = ["Tasks"]
 
@@ -117,9 +119,8 @@ class Tasks:
                 raise BusUnavailable(
                     f"the changelog of partition {partition} ends before the group's offsets: {behind}. "
                     f"{held}If this stays so, the offsets were set by hand, or the changelog has lost "
-                    "records, for instance with its topic. To continue from the changelog's end, and process "
-                    f"the later records again, delete the offsets of the group {self._subscription.group!r}, "
-                    "or set another bus.group."
+                    "records, for instance with its topic. What to do: "
+                    f"{behind_the_offsets(self._channels, self._subscription.group)}."
                 )
             self._sleep(0.05)
         self._check_remade(partition, remembered)
@@ -345,9 +346,9 @@ class Tasks:
 
     def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:
         text = (
-            f"topic {topic}, partition {partition}, key {key!r}: the state there does not fit these "
-            f"settings, or is damaged ({why}). Run with the settings that wrote it, or restore a copy of the "
-            "topic"
+            f"topic {topic}, partition {partition}, key {key[:60]!r}: the state there does not fit these "
+            f"settings, or is damaged ({why[:LONGEST_TEXT]}). Run with the settings that wrote it, or "
+            "restore a copy of the topic"
         )
         if topic not in self._channels.own_changelogs.values():
             return ConfigurationError(f"{text}: it outlives federations, so do not delete it to start over.")

@@ -73,6 +73,7 @@ class StateSettings:
     must_stay: under another value the state means something else.
     may_change: the state goes on under another value, and the log says so. A key that only one of two records
     has is not compared: the other's release did not know it.
+    set_once: those of the second that may be set later, and then must stay.
     layout: the number of the layout of the state's keys and values. A role that reads layout n reads all
     earlier layouts too, and refuses later ones. It counts up when an earlier release could not read, or would
     misread, what this release writes.
@@ -81,15 +82,23 @@ class StateSettings:
     must_stay: Mapping[str, Any] = field(default_factory=dict)
     may_change: Mapping[str, Any] = field(default_factory=dict)
     layout: int = 1
+    set_once: Collection[str] = ()
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], may_change: Collection[str], layout: int = 1) -> StateSettings:
+    def of(
+        cls,
+        settings: Mapping[str, Any],
+        may_change: Collection[str],
+        layout: int = 1,
+        set_once: Collection[str] = (),
+    ) -> StateSettings:
         """Settings that are not named in ``may_change`` must stay, so that a new key cannot be forgotten
         silently."""
         return cls(
             {key: value for key, value in settings.items() if key not in may_change},
             {key: value for key, value in settings.items() if key in may_change},
             layout,
+            set_once,
         )
 
     def __bool__(self) -> bool:
@@ -135,7 +144,12 @@ class StateSettings:
 
     def compare(self, remembered: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
         """The differences among settings that must stay, and those among settings that may change."""
-        return list(_differences(remembered, self.must_stay)), list(_differences(remembered, self.may_change))
+        wrong = list(_differences(remembered, self.must_stay))
+        others: list[Difference] = []
+        for found in _differences(remembered, self.may_change):
+            was_set = found.key in self.set_once and found.old is not None
+            (wrong if was_set else others).append(found)
+        return wrong, others
 
 
 def by_key(settings: BaseModel, sections: Iterable[str]) -> dict[str, Any]:

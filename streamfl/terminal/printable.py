@@ -6,7 +6,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-__all__ = ["printable", "printable_json", "printable_lines", "utc_time", "valid_date"]
+__all__ = ["LONGEST_TEXT", "printable", "printable_json", "printable_lines", "utc_time", "valid_date"]
+
+LONGEST_TEXT = 1_000
+"""Characters of a text on a record that are logged or kept: it may hold what the record's writer wrote."""
 
 # The last second of the year 9999.
 LATEST_TIME = 253_402_300_799.0

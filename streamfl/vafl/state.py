@@ -51,7 +51,7 @@ WAITING = PARTY_STATE.row(
     "waiting/NUMBER",
     "A sample that waits until fewer entities are on their way.",
     "When it comes. Deleted when its embedding is sent.",
-    "As many as come meanwhile.",
+    "10,000 and one poll more, fewer with a backlog. Beyond it the partition's samples are not read.",
 )
 ANSWERED = PARTY_STATE.row(
     "answered/NUMBER",

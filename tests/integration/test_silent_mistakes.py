@@ -166,6 +166,49 @@ def test_offsets_that_were_reset_by_hand_are_told(
         assert len(list(bus.read(f"{plant.name}.predictions"))) == 60
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["set ahead", "state lost"])
+def test_offsets_ahead_of_the_state_are_told(
+    lost: bool,
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Protects users who set a group to the latest offset with Kafka's tools, or make a state topic again,
+    from a check that passes where no worker begins; and its remedy loses no record.
+    """
+    plant = Plant(tmp_path, broker, 'label = "y"')
+    topics = ("topics", plant.config, "--create-inputs", "--partitions", 1)
+    assert run_command(monkeypatch, capsys, *topics)[0] == 0
+    place, state = TopicPartition(f"{plant.name}-readings", 0), f"{plant.name}.pofmkl-client.state"
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    with closing(connect(broker.url)) as bus, closing(admin):
+        bus.write([plant.sample(number, SITES[number % 5], y=0.5) for number in range(20)])
+        with closing(plant.worker(bus)) as worker:
+            work(worker, 20)
+        bus.write([plant.sample(number, SITES[number % 5], y=0.5) for number in range(20, 30)])
+        if lost:
+            admin.delete_topics([state])
+            deadline = time.monotonic() + 30
+            while bus.describe([state]) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert run_command(monkeypatch, capsys, *topics)[0] == 0
+        else:
+            admin.alter_group_offsets(plant.settings.group, {place: OffsetAndMetadata(30, "", -1)})
+        code, out, _ = run_command(monkeypatch, capsys, "check", plant.config, "--format", "json")
+        failed = {one["check"]: one for one in json.loads(out)["checks"] if not one["passed"]}
+        assert code == 4
+        told = failed[f"offsets of {plant.settings.group}"]
+        where = f"{place.topic}-0: offset {20 if lost else 30}, taken up to {0 if lost else 20}"
+        assert f"ahead of the state, so that no worker begins: {where}" in told["detail"]
+        assert f"delete the offsets of the group '{plant.settings.group}'" in told["remedy"]
+        admin.delete_group_offsets(plant.settings.group, [place])
+    with closing(connect(broker.url)) as bus:
+        with closing(plant.worker(bus)) as worker:
+            work(worker, 30 if lost else 10)
+        assert len(list(bus.read(f"{plant.name}.predictions"))) == (50 if lost else 30)
+
+
 def test_check_tells_of_an_input_that_was_made_again(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

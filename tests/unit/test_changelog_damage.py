@@ -97,13 +97,14 @@ def test_a_record_without_a_checksum_after_others_is_named(
 
 
 @pytest.mark.parametrize("value", [b"", b"\1\2\3", b"\xff" * 8, b"\1" * 9])
-@pytest.mark.parametrize("topic", [b"numbers", b"\xff\xfe"])
+@pytest.mark.parametrize("topic", [b"numbers", b"\xff\xfe", b"x" * 100_000])
 def test_a_position_that_is_none_is_named(left: Left, value: bytes, topic: bytes) -> None:
-    """Protects the operator from a traceback: an invalid position without a checksum is reported with its
-    place."""
+    """Protects the operator from a traceback, and from a line of any length: an invalid position without a
+    checksum is reported with its place."""
     left.bus.write([Outgoing("state", POSITION_KEY + topic, value, 0)])
-    with pytest.raises(ConfigurationError, match="topic state, partition 0, key"):
+    with pytest.raises(ConfigurationError, match="topic state, partition 0, key") as refused:
         left.comes_back()
+    assert len(str(refused.value)) < 3_000
 
 
 def test_what_was_replaced_since_does_not_count(left: Left) -> None:

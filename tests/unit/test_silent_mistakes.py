@@ -443,6 +443,22 @@ def test_a_model_of_a_release_without_settings_is_still_refused_loudly(plant: Pl
         assert plant.check()[0] == (0 if fingerprint is None else 4)
 
 
+def test_check_takes_back_a_state_of_a_release_without_settings(plant: Plant) -> None:
+    """Protects from green before a start that ends: the role itself may find that the state is of another
+    federation, although nothing says what it was made with."""
+    plant.start("pofmkl-server")
+    plant.start()
+    for number in range(12):
+        plant.sample(SITES[number % len(SITES)], number)
+        plant.settle()
+    plant.stop()
+    without_settings(plant.bus)
+    assert plant.check("pofmkl-server")[0] == 0
+    plant.change("seed = 7", "seed = 8")
+    code, failed = plant.check("pofmkl-server")
+    assert (code, [*failed]) == (4, ["restoring the state"])
+
+
 def test_a_record_of_settings_alone_decides_nothing_where_the_model_fits(plant: Plant) -> None:
     """Protects clients from a stranger who writes to the model's topic: if a version fits, the record of
     settings is ignored."""
@@ -676,6 +692,20 @@ def test_labels_that_are_read_before_their_samples_are_told_too(plant: Plant) ->
     )
     plant.settle()
     assert "came in partition 0, its samples come in partition 2" in (client.role.trouble or "")
+
+
+def test_labels_that_come_later_than_the_limit_are_told_with_the_limit(plant: Plant) -> None:
+    """Protects labels that come hours behind a fast stream: their samples have made room for newer ones, and
+    the operator was told of keys alone."""
+    with_labels(plant)
+    plant.change("expiry_seconds = 60", "expiry_seconds = 60\nlimit = 10")
+    client = plant.start()
+    for number in range(60):
+        plant.sample("a", number)
+        if number >= 30:
+            plant.label(f"r{number - 30}")
+        plant.settle()
+    assert "than labels.limit samples of a client" in (client.role.trouble or "")
 
 
 def test_labels_that_name_their_samples_otherwise_are_told(plant: Plant) -> None:

@@ -31,7 +31,7 @@ class _Labelled(msgspec.Struct, array_like=True, gc=False):
     number: Count
 
 
-class _Counts(msgspec.Struct, array_like=True):
+class _LabelTotals(msgspec.Struct, array_like=True):
     """labels: how many came. fresh: how many of them no iteration has learnt from. totals: how good
     predictions were."""
 
@@ -62,11 +62,11 @@ class LabelledEntities:
     def __init__(self, parts: ChangedParts, limit: int) -> None:
         self._kept_entities = parts.named(LABELLED, check_name, _Labelled, self.restore)
         self._kept_outputs = parts.named(OUTPUTS, int, bytes, self.restore_outputs)
-        self._remember_counts = parts.single(LABELS, _Counts, self.restore_counts)
+        self._remember_totals = parts.single(LABELS, _LabelTotals, self.restore_totals)
         self._limit = limit
         self._entities: dict[str, _Labelled] = {}
         self._chunks: dict[int, _Chunk] = {}
-        self._counts = _Counts()
+        self._label_totals = _LabelTotals()
         self._in_order = True
         self._touched: dict[int, None] = {}
 
@@ -83,27 +83,27 @@ class LabelledEntities:
     @property
     def fresh(self) -> int:
         """Labels that no iteration has learnt from."""
-        return self._counts.fresh
+        return self._label_totals.fresh
 
     @property
     def learnt(self) -> int:
         """Labels that iterations have learnt from."""
-        return self._counts.labels - self._counts.fresh
+        return self._label_totals.labels - self._label_totals.fresh
 
     @property
     def labels(self) -> int:
         """Labels that came."""
-        return self._counts.labels
+        return self._label_totals.labels
 
     @property
     def totals(self) -> PrequentialTotals:
         """How good predictions have been."""
-        return self._counts.totals
+        return self._label_totals.totals
 
     def score(self, loss: float, label: float) -> None:
         """Count the loss of a model's prediction. A call of :meth:`add` with its label follows."""
-        self._counts.totals.score(loss, label)
-        self._remember_counts(self._counts)
+        self._label_totals.totals.score(loss, label)
+        self._remember_totals(self._label_totals)
 
     def add(self, entity: str, label: float, output: float = math.nan, known: int = 0) -> None:
         """Add a label. Its entity becomes the youngest; beyond the limit the oldest is forgotten.
@@ -118,23 +118,23 @@ class LabelledEntities:
                 chunk, place = self._place(before.number)
                 output, known = float(chunk.outputs[place]), int(chunk.known[place])
             self._clear(before.number)
-        number = self._counts.labels
+        number = self._label_totals.labels
         self._entities[entity] = one = _Labelled(label, number)
         self._kept_entities.remember(entity, one)
         chunk, place = self._place(number)
         chunk.outputs[place], chunk.known[place] = output, known
         self._touch(number)
-        self._counts.labels += 1
-        self._counts.fresh += 1
-        self._remember_counts(self._counts)
+        self._label_totals.labels += 1
+        self._label_totals.fresh += 1
+        self._remember_totals(self._label_totals)
         # More than one, after the limit was lowered.
         while len(self._entities) > self._limit:
             self.forget(next(iter(self._entities)))
 
     def use(self, count: int) -> None:
         """An iteration has learnt from ``count`` fresh labels."""
-        self._counts.fresh -= min(count, self._counts.fresh)
-        self._remember_counts(self._counts)
+        self._label_totals.fresh -= min(count, self._label_totals.fresh)
+        self._remember_totals(self._label_totals)
 
     def latest(self, count: int) -> list[str]:
         """The ``count`` entities that were labelled last, in that order."""
@@ -143,7 +143,7 @@ class LabelledEntities:
     def not_learnt(self, count: int) -> list[str]:
         """Up to ``count`` entities that no iteration has learnt from, in the order of their labels."""
         entities = list(self)
-        return entities[max(0, len(entities) - self._counts.fresh) :][:count]
+        return entities[max(0, len(entities) - self._label_totals.fresh) :][:count]
 
     def labels_of(self, entities: Sequence[str]) -> NDArray[np.float64]:
         return np.fromiter((self._entities[entity].label for entity in entities), np.float64, len(entities))
@@ -215,12 +215,12 @@ class LabelledEntities:
         given = chunk.outputs[~np.isnan(chunk.outputs)]
         check_within(given, -LARGEST_OUTPUT, LARGEST_OUTPUT, "outputs")
 
-    def restore_counts(self, counts: _Counts) -> None:
+    def restore_totals(self, counts: _LabelTotals) -> None:
         if counts.fresh > counts.labels:
             raise BadRecord(
                 "malformed", f"{counts.fresh} labels of {counts.labels} are remembered as not learnt from"
             )
-        self._counts = counts
+        self._label_totals = counts
 
     def _at(self, entity: str) -> tuple[float, int]:
         chunk, place = self._place(self._entities[entity].number)
@@ -247,8 +247,8 @@ class LabelledEntities:
         chunk, place = self._place(number)
         chunk.outputs[place], chunk.known[place] = math.nan, 0
         oldest = min(
-            next(iter(self._entities.values())).number if self._entities else self._counts.labels,
-            self._counts.labels,
+            next(iter(self._entities.values())).number if self._entities else self._label_totals.labels,
+            self._label_totals.labels,
         )
         for gone in [one for one in self._chunks if one < oldest // CHUNK]:
             del self._chunks[gone]

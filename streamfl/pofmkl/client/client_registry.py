@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -50,6 +51,7 @@ class ClientRegistry:
         self._budgets = budgets
         self._seed = federation.seed
         self._clients: dict[ClientKey, Client] = {}
+        self._registrations = itertools.count()
         self._counts: Counter[int] = Counter()
         # The newest time of each partition's samples, in coarse steps.
         self._reached: dict[int, float] = {}
@@ -214,9 +216,8 @@ class ClientRegistry:
 
     def _entered(self, key: ClientKey, record: ClientRecord) -> Client:
         bucket, cost = self._budgets.give(record)
-        client = Client(
-            record, key, self._learner.borrow(), UniformSequence(self._seed, "bin", record.name), bucket, cost
-        )
+        draws = UniformSequence(self._seed, "bin", record.name)
+        client = Client(record, key, self._learner.borrow(), next(self._registrations), draws, bucket, cost)
         self._clients[key] = client
         self._counts[key[0]] += 1
         return client

@@ -112,9 +112,9 @@ class LabelsWithSamples:
         uploads: dict[int, Upload] = {}
         pending = self.pending
         admit = self._admit_all if self._uploads.gathers_all else self._admit
-        for queue in pending.ready.values():
+        for key, queue in pending.ready.items():
             start = len(samples)
-            self._catch_up.limit(queue.client, len(queue.items), pending.counts, waited=queue.held)
+            self._catch_up.limit(queue.client, len(queue.items), pending.counts, waited=key in pending.held)
             admit(queue, samples, uploads, now)
             if len(samples) > start:
                 clients.append(queue.client)

@@ -134,7 +134,7 @@ class LateLabels:
             if client is not None:
                 queue = self.pending.queue(client)
                 in_hand = len(queue.items) + labels.get(key, 0)
-                self._catch_up.limit(client, in_hand, self.pending.counts, waited=queue.held)
+                self._catch_up.limit(client, in_hand, self.pending.counts, waited=key in self.pending.held)
 
     def _predict(
         self, samples: list[tuple[ClientKey, PendingSample]], sends: list[Send], now: float
@@ -231,7 +231,7 @@ class LateLabels:
             check_label(pair.label, self._learner.loss is LOGISTIC)
             client = self._registry.known(pair.key[:2])
             self._put(client, pair)
-            self.pending.queue(client).held = True
+            self.pending.held[client.key] = self.pending.queue(client)
 
     def notices(self) -> Iterable[OperatorNotice]:
         return self._join.notices()

@@ -60,24 +60,25 @@ class ClientQueue(Generic[Item]):
 
     first_slot: the number of the first item, counted since the client's state began.
     slots_written: how many of the items are stored.
-    held: some of the items could not be learnt in the step that brought them.
     """
 
     client: Client
     items: deque[Item] = field(default_factory=deque)
     first_slot: int = 0
     slots_written: int = 0
-    held: bool = False
 
 
 class PendingQueues(Generic[Item]):
     """A queue of items for each client, counted by partition.
 
     ready: the queues whose first item may be learnt now, as far as is known.
+    held: the queues with items that could not be learnt in the step that brought them. A queue with items is
+        in one of the two, so that no step looks at the clients that have none.
     """
 
     def __init__(self) -> None:
         self.ready: dict[ClientKey, ClientQueue[Item]] = {}
+        self.held: dict[ClientKey, ClientQueue[Item]] = {}
         self._queues: dict[ClientKey, ClientQueue[Item]] = {}
         self._counts: dict[int, int] = {}
 
@@ -89,6 +90,7 @@ class PendingQueues(Generic[Item]):
         for key in [key for key in self._queues if key[0] == partition]:
             del self._queues[key]
             self.ready.pop(key, None)
+            self.held.pop(key, None)
 
     def queue(self, client: Client) -> ClientQueue[Item]:
         """The client's queue; created for a new client."""
@@ -123,22 +125,24 @@ class PendingQueues(Generic[Item]):
         """Drop a client's queue, and return it."""
         queue = self._queues.pop(client.key, None)
         self.ready.pop(client.key, None)
+        self.held.pop(client.key, None)
         if queue is not None:
             self.left(queue, len(queue.items))
         return queue
 
-    def look_again(self, clients: Iterable[Client]) -> None:
-        """Note that the model has changed: items of these clients may be ready."""
-        for client in clients:
-            queue = self._queues.get(client.key)
-            if queue is not None and queue.items:
-                self.ready[client.key] = queue
+    def look_again(self) -> None:
+        """Note that the model has changed: what was held may be ready, in the order in which clients were
+        registered."""
+        self.ready.update(sorted(self.held.items(), key=lambda held: held[1].client.number))
 
     def rest(self, uploads: Uploads, budgeted: bool) -> None:
         """Keep as ready only clients that wait for their byte budget. A new version of the model makes the
         others ready again."""
-        for queue in self.ready.values():
-            queue.held = bool(queue.items)
+        for key, queue in self.ready.items():
+            if queue.items:
+                self.held[key] = queue
+            else:
+                self.held.pop(key, None)
         if budgeted:
             self.ready = {
                 key: queue for key, queue in self.ready.items() if self._waits_for_bytes(queue, uploads)
@@ -176,7 +180,7 @@ class PendingQueues(Generic[Item]):
 
     def waiting_clients(self) -> Iterator[Client]:
         """The clients with waiting items."""
-        return (queue.client for queue in self._queues.values() if queue.items)
+        return (queue.client for queue in (self.held | self.ready).values() if queue.items)
 
 
 class PendingSamples(PendingQueues[PendingSample]):
@@ -258,7 +262,7 @@ class PendingSamples(PendingQueues[PendingSample]):
             )
         self.put(client, sample)
         queue.slots_written += 1
-        queue.held = True
+        self.held[client.key] = queue
 
 
 def _slot_key(name: bytes, slot: int) -> bytes:

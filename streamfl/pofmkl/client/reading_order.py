@@ -8,6 +8,7 @@ Samples do not wait for labels of earlier samples that come late, such as yester
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,9 +26,14 @@ SAMPLES, LABELS = "samples", "labels"
 # client may take. The rest of that remembers what the client has learnt: its oldest entry is forgotten first,
 # and that must not be a label whose sample comes next.
 MOST_LABELS, LABELS_SHARE = 10_000, 4
-# After so many samples in a row without a label in hand, the labels in hand are taken for those of samples
-# that were deleted.
+# After so many samples in a row without a label in hand, the labels in hand may be those of samples that were
+# deleted.
 MISSES = 50
+# Offsets between two samples that are no record: each transaction ends with one.
+MARKERS = 8
+# The parts of labels.limit up to which labels, and then samples, are read on without knowing which of the two
+# lacks its counterpart. Nothing of a client is displaced meanwhile.
+LABELS_ON, SAMPLES_ON = 0.5, 0.9
 # Labels are late if more samples wait for them than clients learn on this many versions. Fewer can be waited
 # for.
 LATE = 4
@@ -53,6 +59,9 @@ class _Partition:
     received: records by input.
     written_at: the time of the last of these, by input.
     misses: the last samples in a row that came without a label in hand.
+    next_offset: of the last sample, and one more.
+    deleted: whether samples before the last ones may have been deleted, and none has met its label since.
+    met: when the label came that a sample met last; minus infinity: none was met yet.
     late, early: labels since the last look that came after their sample, and the others.
     labels_are_late: whether most of the last labels did.
     learnt: labels.
@@ -63,6 +72,9 @@ class _Partition:
     received: dict[str, int] = field(default_factory=lambda: {SAMPLES: 0, LABELS: 0})
     written_at: dict[str, float] = field(default_factory=lambda: {SAMPLES: 0.0, LABELS: 0.0})
     misses: int = 0
+    next_offset: int = 0
+    deleted: bool = False
+    met: float = -math.inf
     late: int = 0
     early: int = 0
     labels_are_late: bool = False
@@ -74,11 +86,15 @@ class _Partition:
         """The progress of what an input waits for, by input."""
         return {SAMPLES: self.received[LABELS] + self.learnt, LABELS: self.received[SAMPLES]}
 
-    @property
-    def has_old_labels(self) -> bool:
-        """Whether the labels in hand are of samples before those that are read: a label is written after its
-        sample."""
-        return self.misses >= MISSES and self.written_at[LABELS] < self.written_at[SAMPLES]
+    def note_sample(self, offset: int, met: float | None) -> None:
+        """met: when its label came; None: it is not in hand."""
+        if offset > self.next_offset + MARKERS:
+            self.deleted, self.met = True, -math.inf
+        self.next_offset = offset + 1
+        if met is None:
+            self.misses += 1
+        else:
+            self.misses, self.deleted, self.met = 0, False, met
 
 
 class ReadingOrder:
@@ -109,8 +125,9 @@ class ReadingOrder:
         partition = self._partitions[record.partition]
         if isinstance(message, Sample):
             channel = SAMPLES
-            has_label = self._join.has_label(JoinKey(record.partition, message.client, message.id))
-            partition.misses = 0 if has_label else partition.misses + 1
+            met = self._join.label_since(JoinKey(record.partition, message.client, message.id))
+            partition.note_sample(record.offset, met)
+            has_label = met is not None
         else:
             channel, has_label = LABELS, True
             is_late = self._join.has_sample(JoinKey(record.partition, message.client, message.sample))
@@ -165,8 +182,7 @@ class ReadingOrder:
 
     def _has_enough_labels(self, number: int, partition: _Partition) -> bool:
         """Whether so many labels are in hand that their samples have to be read first."""
-        if partition.has_old_labels:
-            self._join.leave_out(number, self._last_now)
+        if partition.misses >= MISSES and not self._may_read_samples(number, partition):
             return False
         labels = self._join.labels_without_sample(number)
         if not self._registry.count(number):
@@ -174,6 +190,23 @@ class ReadingOrder:
         # Labels of a client that has no samples may wait for ever: they count only for the memory.
         known = (count for client, count in labels.items() if self._registry.find((number, client)))
         return max(known, default=0) >= self._share or labels.total() >= MOST_LABELS
+
+    def _may_read_samples(self, number: int, partition: _Partition) -> bool:
+        """Whether samples are read on, many of which came without a label in hand; else labels are."""
+        if partition.met > -math.inf:
+            # Whatever came before the label that was met last is of earlier samples.
+            self._join.leave_out(number, partition.met)
+            return True
+        if partition.written_at[LABELS] >= partition.written_at[SAMPLES]:
+            # A label is written after its sample: these are of later ones.
+            return True
+        # They are of earlier samples, which were deleted. Or the topics were filled one after the other, as
+        # from two files, and their times say nothing: as long as nothing is displaced, both are read on.
+        used = self._join.largest(number) / self._join.limit
+        if partition.deleted or used >= SAMPLES_ON:
+            self._join.leave_out(number, self._last_now)
+            return False
+        return used >= LABELS_ON
 
     def _is_held(self, wait: _Wait | None) -> bool:
         return wait is not None and self._last_now < wait.since + self._patience

@@ -21,6 +21,7 @@ class Client:
 
     record: its remembered state, without the open upload and the learner's numbers.
     row: of the client in the learner.
+    number: counts the clients that this worker has registered.
     draws: its random numbers, one per upload.
     bucket: its byte budget, if there is one.
     cost: of its uploads.
@@ -34,6 +35,7 @@ class Client:
     record: ClientRecord
     key: ClientKey
     row: int
+    number: int
     draws: UniformSequence
     bucket: TokenBucket | None
     cost: UpdateCost

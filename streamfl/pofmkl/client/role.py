@@ -242,9 +242,9 @@ class PofmklClient:
         if self.model.versions != before:
             if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
                 self._registry.release(self.model.versions)
-            pending.look_again(self._registry)
+            pending.look_again()
         if self.silence.look(now) or waited_enough:
-            pending.look_again(self._registry)
+            pending.look_again()
         self._registry.begin_own_steps(self.silence.is_unanswered)
         learnt = self._scores.labels
         replies += self._uploads.send_outdated(now)

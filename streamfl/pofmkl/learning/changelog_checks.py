@@ -130,11 +130,13 @@ def check_kept(kept: NDArray[np.float32], width: int, label: int) -> None:
 def _check_lags(lags: NDArray[Any]) -> None:
     """BadRecord for malformed labels before a sample. NaN stands for no label; a signalling NaN would warn
     wherever it is used."""
-    words = lags.astype(lags.dtype.newbyteorder("=")).view(f"u{lags.dtype.itemsize}")
     absent = np.isnan(lags)
-    if (absent & (words & QUIET[lags.dtype.itemsize] == 0)).any():
-        raise BadRecord("not_finite", "a label before a sample is a signalling NaN")
-    check_within(lags[~absent], -LARGEST_LABEL, LARGEST_LABEL, "labels before a sample")
+    if absent.any():
+        words = lags.astype(lags.dtype.newbyteorder("=")).view(f"u{lags.dtype.itemsize}")
+        if (absent & (words & QUIET[lags.dtype.itemsize] == 0)).any():
+            raise BadRecord("not_finite", "a label before a sample is a signalling NaN")
+        lags = lags[~absent]
+    check_within(lags, -LARGEST_LABEL, LARGEST_LABEL, "labels before a sample")
 
 
 def check_size(content: bytes, expected: int) -> None:

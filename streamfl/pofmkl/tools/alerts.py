@@ -15,10 +15,10 @@ __all__ = ["ALERTS"]
 POFMKL = 'system="pofmkl"'
 OF_FEDERATION = "sum by (system, federation)"
 # Regret per sample, in squares of the label's range, that needs no action: an error of 3 % of the range.
-NOTHING = 0.001
+NEGLIGIBLE_REGRET = 0.001
 
 
-def before(offset: str = "") -> str:
+def regret_per_sample(offset: str = "") -> str:
     """The query for regret per sample over the clients' whole life, ``offset`` ago."""
     then = f" offset {offset}" if offset else ""
     return (
@@ -27,7 +27,7 @@ def before(offset: str = "") -> str:
     )
 
 
-REGRET = before()
+REGRET = regret_per_sample()
 ERROR = (
     f"{OF_FEDERATION} (rate({ErrorMetrics.squared_error_sum.where(POFMKL)}[1h]))"
     f" / {OF_FEDERATION} (rate({ClientMetrics.labels.where(POFMKL)}[1h]))"
@@ -52,7 +52,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflRegretRises",
-        f"({REGRET}) > {NOTHING} and ({REGRET}) > 1.1 * ({before('1d')})",
+        f"({REGRET}) > {NEGLIGIBLE_REGRET} and ({REGRET}) > 1.1 * ({regret_per_sample('1d')})",
         60,
         "warning",
         "The regret of {{ $labels.federation }} has risen by a tenth within a day.",
@@ -63,7 +63,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflRegretStays",
-        f"({REGRET}) > {10 * NOTHING} and ({REGRET}) >= ({before('7d')})",
+        f"({REGRET}) > {10 * NEGLIGIBLE_REGRET} and ({REGRET}) >= ({regret_per_sample('7d')})",
         60,
         "warning",
         "The regret of {{ $labels.federation }} is high, and no lower than a week ago.",

@@ -58,7 +58,8 @@ class DescentState(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True)
 class DescentSettings:
-    """How the model is learnt. ValueError for values that cannot work.
+    """How the model is learnt: made of the section ``learning`` of the settings. ValueError for values that
+    cannot work.
 
     optimiser: "quasi-newton", or "sgd", which is the same with the curvature off (Hardy et al. 2017).
     batch: |S|, rows of a batch.

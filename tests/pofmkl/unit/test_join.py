@@ -251,9 +251,9 @@ def test_pairs_that_wait_for_the_model_are_bounded() -> None:
     assert [update.model_version for update in federation.updates()] == [*range(8)]
 
 
-def test_displaced_by_the_limit() -> None:
-    """Protects the memory from one client: its oldest gives way, is counted by side, and others keep
-    theirs."""
+def test_displaced_by_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    """Protects the memory from one client: its oldest gives way, is counted by side, and others keep theirs;
+    and the operator is told what to raise."""
     federation = Federation(labels={"limit": 2})
     federation.start()
     federation.settle()
@@ -276,6 +276,7 @@ def test_displaced_by_the_limit() -> None:
         "unlearnt_samples displaced": 2,
         "unused_labels displaced": 1,
     }
+    assert "or raise labels.limit" in caplog.text
 
 
 def test_a_lower_limit_after_a_restart() -> None:

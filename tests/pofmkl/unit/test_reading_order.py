@@ -142,6 +142,9 @@ def test_labels_that_no_sample_has_stop_no_history(made: list[Federation], whose
     others = [("ghost" if "client" in whose else name, f"old {id}", x, y) for name, id, x, y in rows(400)]
     made.append(federation := Federation(labels={"limit": 40}))
     federation.labels(others)
+    if "deleted" in whose:
+        federation.samples(others)
+        federation.bus._log("samples", 0).drop(len(others))
     for row in history:
         federation.clock.now += 1
         federation.samples([row])
@@ -154,6 +157,32 @@ def test_labels_that_no_sample_has_stop_no_history(made: list[Federation], whose
     missed = 0 if "client" in whose else 60
     assert federation.figure("labels") >= 200 - missed
     assert federation.on_version_zero() <= 10 + missed
+
+
+@pytest.mark.parametrize("where", ["at the beginning", "in the middle"])
+@pytest.mark.parametrize("others", [0, 40], ids=["", "and other labels before"])
+def test_topics_that_were_filled_one_after_the_other_are_learnt(
+    made: list[Federation], where: str, others: int
+) -> None:
+    """Protects whoever writes the labels of a history before its samples, as from two files, where many
+    samples in a row have no label: all labels were read before their samples, and lost for ``labels.limit``.
+
+    The times of such records say nothing of which label belongs to which sample.
+    """
+    history = rows(1200)
+    labelled = history[100:] if "beginning" in where else history[:500] + history[600:]
+    made.append(federation := Federation(labels={"limit": 120}))
+    federation.labels([(name, f"old {id}", x, y) for name, id, x, y in history[:others]])
+    federation.labels(labelled)
+    federation.clock.now += 60
+    federation.samples(history)
+    federation.start()
+    federation.start("pofmkl-server")
+    while sum(worker.step(0.0) for worker in federation.workers):
+        federation.clock.now += 0.001
+    assert len(federation.by_sample()) == 1200
+    assert federation.figure("labels") == len(labelled)
+    assert federation.on_version_zero() <= (10 if "middle" in where else 110)
 
 
 def test_samples_without_labels_are_predicted(made: list[Federation]) -> None:
