@@ -211,6 +211,13 @@ def _other_number(configured: Configured, spec: TopicSpec, needed: int, found: i
     if found > needed:
         return "give the other as many, or delete this topic and create it again if nothing in it is needed"
     if spec.name not in channels.own_changelogs.values():
+        table = configured.kind.channel_table(settings)
+        if spec.name in table.between_members & table.placed:
+            return (
+                "it lies between members, and the samples and labels of all members need the same number of "
+                f"partitions: if the others' have {found}, take topics of yours with {found}; if they have "
+                f"{needed}, give this topic {needed}"
+            )
         return f"give it {needed} partitions"
     if channels.dealt is None:
         return "the state there cannot be spread over more partitions: docs/changing.md says what can be done"

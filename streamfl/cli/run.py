@@ -176,7 +176,7 @@ def _end_lost(stop: threading.Event, lost: list[str], leaving: ExitStack, text: 
     stop.set()
     # A client library may retry writing to a missing topic for a long time.
     _limit(leaving, lambda: os._exit(ExitCode.CONFIGURATION))
-    what = "a topic is gone, or was deleted and created again: ending the process"
+    what = "a topic is gone, was deleted and created again, or has more partitions: ending the process"
     log.critical(what, cause=text, exit_code=ExitCode.CONFIGURATION)
 
 

@@ -91,13 +91,13 @@ class _Look:
         if missing := [topic for topic in self._inputs if topic not in there]:
             raise ConfigurationError(f"topic {missing[0]} does not exist: streamfl check {configured.path}")
         self._topics = [topic for topic in wanted if topic in there]
+        self._at = time.monotonic()
         self._ends = {topic: bus.offsets(topic, math.inf) for topic in self._topics}
         # If the group has committed no offset in a partition, all its records are unread.
         self._begins = {topic: bus.offsets(topic, -math.inf) for topic in self._topics}
         self._records = {
             topic: self._between(topic, self._begins[topic], ends) for topic, ends in self._ends.items()
         }
-        self._at = time.monotonic()
         self._clients: dict[str, _Client] = {}
         self._letters: Counter[str] = Counter()
         # Predictions that name a version of the model, and those whose versions are 0 for all shards.

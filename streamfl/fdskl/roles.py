@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -101,7 +102,12 @@ def _table(settings: FdsklSettings) -> ChannelTable:
         between("rounds", ROUND, [(writer, reader) for writer, reader in pairs if writer in actives]),
         between("sums", PARTIAL_SUM, sorted(sums)),
         between("revisions", REVISION, [(writer, reader) for writer, reader in pairs if reader == predicts]),
-        predictions_channel(settings.predictions, settings.predictions_topic, predicts),
+        # A prediction goes into its sample's partition.
+        replace(
+            predictions_channel(settings.predictions, settings.predictions_topic, predicts),
+            like="samples",
+            placed=True,
+        ),
     ]
     if log := _log(settings):
         # The topic that orders the iterations of several active parties.

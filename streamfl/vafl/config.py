@@ -125,8 +125,8 @@ class VerticalLearningSection(Section):
     catch_up_patience_seconds: Annotated[float, CHANGEABLE] = Field(
         default=30.0, gt=0, le=1e6, allow_inf_nan=False
     )
-    """Party: seconds that a party with a backlog waits for a gradient. Then it goes on without waiting, until
-    a gradient comes within this time after its embedding."""
+    """Party: seconds that a party with a backlog waits for a gradient. Then it sends as many more as it has
+    sent in vain, and waits again, until a gradient comes within this time after its embedding."""
     wait_for: Annotated[int, CHANGEABLE] = Field(default=1, ge=1)
     """Coordinator: new embeddings of an entity needed before it is learnt from. The number of parties:
     synchronous."""

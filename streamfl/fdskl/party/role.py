@@ -23,6 +23,7 @@ from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.label_pause import LabelPause
+from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.roles.task_role import AwaitingRole
 from streamfl.state.clock_guard import earliest, time_written
 
@@ -31,6 +32,11 @@ __all__ = ["FdsklParty"]
 NOBODY_ANSWERS = (
     "no round of sums has been completed for {:g} s{}. Check that every party's {} runs, and what this log "
     "says about abandoned rounds"
+)
+NEVER_HEARD_THERE = (
+    "nothing has come of {}, although samples come there, and it has come in another partition: the samples "
+    "and labels of all members need the same number of partitions; streamfl check of each member says how "
+    "many its topics have"
 )
 
 
@@ -58,6 +64,7 @@ class FdsklParty(AwaitingRole[PartyPartition]):
                 settings.loss, settings.prediction_of(1.0) - settings.prediction_of(0.0)
             )
         self._label_pause = LabelPause()
+        self._heard_elsewhere = ReplyDeadline(patience)
         self._actives: dict[int, ActivePartition] = {}
 
     @property
@@ -70,6 +77,7 @@ class FdsklParty(AwaitingRole[PartyPartition]):
         return earliest(
             self._reply_deadline.wake_at,
             self._label_pause.wake_at,
+            self._heard_elsewhere.wake_at,
             *(task.wake_at for task in self._tasks.values()),
             *(active.wake_at for active in self._actives.values()),
         )
@@ -102,7 +110,8 @@ class FdsklParty(AwaitingRole[PartyPartition]):
         dues = {partition: active.due for partition, active in self._actives.items()}
         told.append(first_awaited(dues if self.settings.is_active else self._tasks))
         late = self._reply_deadline.waits_for(self._owing)
-        return next((one for one in [late, *told, self._label_pause.told] if one is not None), None)
+        there = self._heard_elsewhere.waits_for(self._unheard)
+        return next((one for one in [late, there, *told, self._label_pause.told] if one is not None), None)
 
     def _owing(self) -> list[str]:
         """The parties that still have to answer this one."""
@@ -114,8 +123,24 @@ class FdsklParty(AwaitingRole[PartyPartition]):
                 found.add(parties[child] + (f" (or {passed_on} behind it)" if below else ""))
         return sorted(found)
 
+    def _unheard(self) -> list[str]:
+        """Parties that were never heard in a partition with samples, and were in another."""
+        missing = {
+            partition: set() if task.peers.complete else set(task.peers.missing)
+            for partition, task in self._tasks.items()
+        }
+        nowhere = set.intersection(*missing.values()) if missing else set()
+        return [
+            f"{name} in partition {partition}"
+            for partition, names in missing.items()
+            for name in sorted(names - nowhere)
+            if len(self._tasks[partition].columns)
+        ]
+
     @property
     def trouble(self) -> str | None:
+        if self._heard_elsewhere.overdue and (unheard := self._unheard()):
+            return NEVER_HEARD_THERE.format(", ".join(unheard))
         if not self._reply_deadline.overdue:
             return None
         missing = sorted({name for task in self._tasks.values() for name in task.peers.missing})
@@ -266,6 +291,11 @@ class FdsklParty(AwaitingRole[PartyPartition]):
             self._reply_deadline.answered()
         if owed:
             self._reply_deadline.asked(now)
+        if self._unheard():
+            self._heard_elsewhere.asked(now)
+        else:
+            self._heard_elsewhere.answered()
         if tick:
+            self._heard_elsewhere.look(now)
             self._reply_deadline.look(now)
             self._label_pause.look(now)

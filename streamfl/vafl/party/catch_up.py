@@ -5,9 +5,11 @@ entities, and goes on as their gradients come. So the model learns from a histor
 of embedding it all before the first step. A party that is not behind sends every sample at once.
 
 Where some gradients came and then none for a moment, the rest of these n entities lack a label or other
-parties: the party stops waiting for them. Where none came at all for the patience, no coordinator answers or
-labels are late. The party then goes on without waiting, until a gradient comes within the patience after its
-embedding.
+parties: the party stops waiting for them. Where none came at all for the patience, no coordinator answers,
+these entities have no label, or labels are late. The party then sends as many more as it has sent in vain,
+and waits again, until a gradient comes within the patience after its embedding. So a coordinator that comes
+late, or labels that begin late, find most of the history unsent; and a history without labels is sent within
+a few times the patience.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ __all__ = ["CatchUp"]
 PAUSE_SECONDS = 1.0
 BEHIND = "a backlog is sent in step with the model: {} records are unread, and {} samples wait for gradients"
 ALONE = (
-    "a backlog is sent without waiting for gradients, because none came: {} records are unread, {} samples "
+    "a backlog is sent ahead of the model, because no gradients came: {} records are unread, and {} samples "
     "wait"
 )
 
@@ -49,7 +51,7 @@ class CatchUp:
     @property
     def room(self) -> int | None:
         """The most samples that are worth holding; None: any number."""
-        return self._samples if self._samples and self._unread != 0 and not self._life.window.alone else None
+        return self._most if self._samples and self._unread != 0 else None
 
     def unread(self, records: int) -> None:
         """Set how many records lie behind the next batch."""
@@ -67,7 +69,9 @@ class CatchUp:
 
     def waits(self, waiting: int) -> bool:
         """Whether the party sends nothing more now. waiting: samples in hand."""
-        return self.is_behind(waiting) and not self._life.window.alone and self._unanswered >= self._samples
+        if not self.is_behind(waiting):
+            return False
+        return (self._sent if self._life.window.alone else self._unanswered) >= self._most
 
     def wake_at(self, waiting: int) -> float | None:
         """When the waiting ends by itself."""
@@ -80,7 +84,7 @@ class CatchUp:
 
     def showed(self, waiting: int, now: float) -> None:
         """Note that an entity is sent."""
-        if self.is_behind(waiting) and not self._life.window.alone:
+        if self.is_behind(waiting):
             self._life.window = replace(self._life.window, since=now)
 
     def heard(self, one: InFlightEmbedding, now: float) -> None:
@@ -105,6 +109,19 @@ class CatchUp:
         """Move a time after ``now`` back to ``now``: the clock was ahead."""
         if self._life.window.since > now:
             self._life.window = replace(self._life.window, since=now)
+
+    @property
+    def _most(self) -> int:
+        """The most entities of a window. Of one after a window without gradients: as many as were sent
+        before it and have none."""
+        if not self._life.window.alone:
+            return self._samples
+        return max(self._samples, len(self._in_flight) - self._sent)
+
+    @property
+    def _sent(self) -> int:
+        """Embeddings of the window."""
+        return self._life.sequence - self._life.window.begin
 
     @property
     def _unanswered(self) -> int:

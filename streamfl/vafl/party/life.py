@@ -24,7 +24,7 @@ class CatchUpWindow(msgspec.Struct, array_like=True, frozen=True):
     begin: embeddings with a higher number belong to the window.
     since: when the last embedding was sent, or the last gradient came.
     answered: whether any gradient came.
-    alone: the party waits for none.
+    alone: no gradient came for the window before.
     """
 
     begin: Count = 0

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from command_line import run_command
 
+from streamfl.contract.channels import TopicSpec
 from streamfl.fdskl.tools import demo as demo_kernel
 from streamfl.runtime.memory_bus import MemoryBus
 
@@ -219,3 +220,20 @@ def test_the_example_of_the_page_prints_what_the_page_says(line: Line) -> None:
     assert size == pytest.approx(found["bytes"], rel=0.001)
     # As the sentence below says it.
     assert size == pytest.approx(1000 * 2048 * 4 * 2, rel=0.01)
+
+
+def test_predictions_need_as_many_partitions_as_samples(line: Line) -> None:
+    """Protects whoever made the topic of predictions beforehand, with one partition: the check passed, and
+    the worker ended whenever it predicted an entity of another partition."""
+    line.bus.create([TopicSpec("credit.predictions", 1, compacted=False)])
+    line.bus.create([TopicSpec(name, 3, compacted=False) for name in ("accounts", "outcomes")])
+    path = line.folder / "bank.toml"
+    path.write_text(
+        BANK.format(bus=line.folder.name, name="bank", topic="accounts", features=["age"], more=LABELS)
+    )
+    assert line("topics", path, "--create")[0] == 4
+    code, out, _ = line("check", path, "--format", "json")
+    failed = {one["check"]: one for one in json.loads(out)["checks"] if not one["passed"]}
+    assert (code, list(failed)) == (4, ["topic credit.predictions"])
+    assert failed["topic credit.predictions"]["detail"] == "has 1 partition, 3 are needed, as accounts has"
+    assert failed["topic credit.predictions"]["remedy"] == "give it 3 partitions"

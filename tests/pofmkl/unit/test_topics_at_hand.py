@@ -25,6 +25,7 @@ from streamfl.cli.check import as_list
 from streamfl.cli.check_inputs import EXAMPLES
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import read_configuration
+from streamfl.cli.record_counts import records_between
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Polled
 from streamfl.runtime.health import Health
@@ -403,6 +404,27 @@ def test_top_shows_what_is_behind_and_how_well_is_predicted(
     assert all(one["rmse"] > 0 for one in after["clients"])
     monkeypatch.setattr("streamfl.cli.top.time.sleep", lambda _seconds: None)
     assert "no workers" in plant.said("top", plant.client, "--count", 1)
+
+
+def test_the_first_look_of_top_has_the_rate_since_it_began_to_count(plant: Plant) -> None:
+    """Protects whoever looks once: a record a second was shown as hundreds, because what came while top
+    counted was divided by the time after that."""
+    now = 0.0
+
+    def counted(*place: Any) -> int:
+        """A second's work, in which one record comes."""
+        nonlocal now
+        if now < 4.0:
+            plant.bus.write([Outgoing("readings", b"a", b"{}", 0)])
+        now += 1.0
+        return records_between(*place)
+
+    plant.monkeypatch.setattr("streamfl.cli.top.records_between", counted)
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=lambda _seconds: None)
+    plant.monkeypatch.setattr("streamfl.cli.top.time", clock)
+    (look,) = plant.lines("top", plant.client, "--count", 1)
+    assert look["topics"][0]["records"] == 4
+    assert 0 < look["topics"][0]["per_second"] <= 1
 
 
 def test_top_goes_on_when_partitions_are_added(plant: Plant) -> None:

@@ -125,7 +125,7 @@ def test_a_worker_tells_it_what_lies_unread_and_says_what_waits() -> None:
     )
     party.waits_until(30.0, unread=100)
     assert party.role.backlog == (
-        "a backlog is sent without waiting for gradients, because none came: 100 records are unread, 0 "
+        "a backlog is sent ahead of the model, because no gradients came: 100 records are unread, and 0 "
         "samples wait"
     )
 
@@ -139,21 +139,39 @@ def test_entities_without_a_label_are_not_waited_for_where_others_are_answered()
     assert party.waits_until(6.0) == ["e3", "e4"]
 
 
-def test_where_no_gradient_comes_it_goes_on_alone_until_one_does() -> None:
-    """Protects predictions where labels are late or no coordinator answers: patience is spent once, also over
-    a restart."""
-    party = Behind()
-    party.sees(HISTORY[:6], unread=4)
+def test_where_no_gradient_comes_it_shows_as_many_again_until_one_does() -> None:
+    """Protects predictions where labels are late or no coordinator answers: what was shown in vain doubles,
+    so that patience is spent a few times, also over a restart. And protects the history from being shown at
+    once by a model that has learnt nothing, because the coordinator came later or the first entities lack a
+    label."""
+    party, history = Behind(), [f"e{number}" for number in range(40)]
+    assert party.sees(history[:36], unread=4) == history[:2]
     party.restart()
     assert party.waits_until(29.0, unread=4) == []
-    assert party.waits_until(30.0, unread=4) == HISTORY[2:6]
+    assert party.waits_until(30.0, unread=4) == history[2:4]
+    assert party.waits_until(59.0, unread=4) == []
     party.restart()
-    assert party.sees(HISTORY[6:], unread=4, now=31.0) == HISTORY[6:]
+    assert party.waits_until(60.0, unread=4) == history[4:8]
+    assert party.role.most_records == 8
+    assert party.waits_until(90.0, unread=4) == history[8:16]
     # Labels of long ago tell nothing of those that come now.
-    party.answered("e0", unread=100, now=40.0)
-    assert party.sees(["x0", "x1", "x2"], unread=100, now=60.0) == ["x0", "x1", "x2"]
-    party.answered("x0", unread=100, now=61.0)
-    assert party.sees(["y0", "y1", "y2"], unread=100, now=61.0) == ["y0", "y1"]
+    assert party.answered("e0", unread=4, now=100.0) == []
+    assert party.waits_until(119.0, unread=4) == []
+    assert party.answered("e8", unread=4, now=119.5) == history[16:18]
+    assert party.answered("e16", unread=4, now=119.6) == history[18:19]
+    # Others that were shown in vain are not waited for.
+    assert party.answered("e9", unread=4, now=119.7) == []
+    assert party.waits_until(120.7, unread=4) == history[19:21]
+
+
+def test_a_party_with_many_entities_under_way_shows_as_many() -> None:
+    """Protects a party whose labels come late, and that was away: its backlog is shown, since more entities
+    wait for their label than have come since."""
+    party, late = Behind(), [f"late{number}" for number in range(20)]
+    for entity in late:
+        party.sees([entity])
+    party.restart()
+    assert party.sees(HISTORY[:9], unread=1, now=1000.0) == HISTORY[:9]
 
 
 def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
@@ -161,7 +179,7 @@ def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
     party = Behind()
     party.sees(HISTORY, now=1000.0)
     party.waits_until(10.0)
-    assert party.waits_until(40.0) == HISTORY[2:]
+    assert party.waits_until(40.0) == HISTORY[2:4]
 
 
 def test_what_is_forgotten_is_not_waited_for_whatever_comes_first() -> None:

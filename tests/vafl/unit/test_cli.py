@@ -258,6 +258,19 @@ def test_check_names_the_topic_where_refused_records_go(line: Line) -> None:
     assert "loans.shop.dead-letters" in found["remedy"]
 
 
+def test_a_topic_with_too_few_partitions_for_one_member_may_be_right_for_the_others(line: Line) -> None:
+    """Protects a party whose own topic alone has more partitions than the others': to give the topics between
+    members as many was said to be the remedy. After it all members are ready, and entities never meet."""
+    line.bus.create([TopicSpec("baskets", 3, compacted=False), TopicSpec("loans.shop.embeddings", 2, False)])
+    code, out, _ = line("check", line.member("vafl-party"), "--format", "json")
+    found = {one["check"]: one for one in json.loads(out)["checks"]}
+    assert code == 4
+    told = found["topic loans.shop.embeddings"]
+    assert told["detail"] == "has 2 partitions, 3 are needed, as baskets has"
+    assert "all members need the same number of partitions: if the others' have 2" in told["remedy"]
+    assert "if they have 3, give this topic 3" in told["remedy"]
+
+
 @pytest.mark.long
 def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the first look at a vertical federation: everybody it is to be compared with is there, with a
