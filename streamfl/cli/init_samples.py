@@ -63,7 +63,8 @@ def put_samples(
     known, federation = asked.fields_of("samples"), asked.fields_of("federation")
     name = "client" if "client" in known else "entity"
     draft.put("samples", "topic", topic)
-    names = sections.put_names(draft, "samples", name, seen, client, asked.said("samples"))
+    keyed = asked.kind.settings.names_are_keys
+    names = sections.put_names(draft, "samples", name, seen, client, asked.said("samples"), keyed)
     owners = sections.owners_of(seen, client, asked.said("samples"))
     if asked.sample_id is not None and "sample_id" not in known:
         raise ConfigurationError(
@@ -160,7 +161,8 @@ def put_labels(asked: InitOptions, labels: LabelsTopic, samples: RecordSample | 
     named = asked.client if asked.client is not None and sections.has_names(seen, asked.client) else None
     if named is None and samples is not None:
         named = _whose(asked, samples, seen, name)
-    sections.put_names(draft, "labels", name, seen, named, asked.said("labels"))
+    keyed = asked.kind.settings.names_are_keys
+    sections.put_names(draft, "labels", name, seen, named, asked.said("labels"), keyed)
     if labels.sample_id is not None and "sample_id" in known.model_fields:
         other = labels.sample_id != asked.sample_id
         draft.put("labels", "sample_id", labels.sample_id, "what samples.sample_id is there" if other else "")

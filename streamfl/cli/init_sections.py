@@ -78,6 +78,7 @@ def put_names(
     seen: RecordSample,
     given: str | None,
     said: Mapping[str, Any],
+    names_are_keys: bool,
 ) -> list[str]:
     """Write which field names a record's client or entity. Returns the names that were seen.
 
@@ -91,7 +92,14 @@ def put_names(
         found = _strings(contents, given, columns)
         if not found:
             raise ConfigurationError(f"--{name} {given}: no record has a name there; {_names(seen)}")
-        draft.put(section, name, given, f"{len(set(found))} different in {counted(len(contents), 'record')}")
+        if names_are_keys:
+            note = (
+                f"Each record's key has to be its {given}: `streamfl write CONFIG {section} --key {given}`."
+            )
+            draft.notes.setdefault(section, []).append(note)
+        else:
+            why = f"{len(set(found))} different in {counted(len(contents), 'record')}"
+            draft.put(section, name, given, why)
         return found
     try:
         keys = seen.keys(said)

@@ -214,6 +214,8 @@ class RoleSettings(_Copied, BaseSettings):
     )
 
     read_by: ClassVar[ReadBy] = {}
+    # Whether a record's key alone names its client or entity, so that `init` writes no field that does.
+    names_are_keys: ClassVar[bool] = False
 
     federation: FederationSection
     role: RoleSection

@@ -174,6 +174,7 @@ class DPFrankWolfeSettings(VerticalSettings):
     """Settings of party and server."""
 
     read_by: ClassVar[ReadBy] = dict.fromkeys(("party", "samples", "labels"), (PARTY,))
+    names_are_keys: ClassVar[bool] = True
 
     federation: ColumnFederation
     window: RowWindowSection

@@ -52,3 +52,25 @@ def test_what_set_leaves_to_be_filled_in_is_no_mistake_of_it(
     assert ('ledger_file = "own.ledger"' if given == FILES else "# ledger_file =") in config.read_text()
     assert ("Before it runs: privacy." in shown + error) == (given == FILES)
     assert "epsilon = 1" in config.read_text()
+
+
+def test_a_field_that_names_the_entity_is_to_be_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who begins with a file, whose records have no key: `init` asked for the field with the name,
+    and wrote a setting that the role refuses."""
+    (tmp_path / "wards.jsonl").write_text(
+        "".join(f'{{"patient": "p{number}", "age": {number % 7}.5}}\n' for number in range(20))
+    )
+    config = tmp_path / "party.toml"
+    code, _, error = run_command(
+        monkeypatch,
+        capsys,
+        *("init", config, "--role", "dp-frank-wolfe-party", "--url", f"sqlite:///{tmp_path}/bus"),
+        *("--federation", "f", "--from-file", tmp_path / "wards.jsonl", "--entity", "patient"),
+    )
+    assert code == 0, error
+    written = config.read_text()
+    assert "entity =" not in written
+    assert "streamfl write CONFIG samples --key patient" in written
+    assert 'features = ["age"]' in written
