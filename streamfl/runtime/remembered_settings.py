@@ -53,9 +53,9 @@ def differences(state_settings: StateSettings, record: Record) -> tuple[list[Dif
             return state_settings.compare(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     except BadRecord as error:
         raise ConfigurationError(
-            f"{place}: the settings of the state cannot be read ({str(error)[:LONGEST_TEXT]}). Nothing was "
-            "changed. The record is damaged, or somebody else wrote it: restore a copy of the topic, or use "
-            "another federation.name at every member"
+            f"{place}, key {STATE_SETTINGS_KEY!r}: the settings of the state cannot be read "
+            f"({str(error)[:LONGEST_TEXT]}). Nothing was changed. The record is damaged, or somebody else "
+            "wrote it: restore a copy of the topic, or use another federation.name at every member"
         ) from None
     raise ConfigurationError(
         f"{place}: this release cannot restore the state there: {unreadable}. Nothing was changed. Run that "
