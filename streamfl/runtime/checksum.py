@@ -17,6 +17,7 @@ from zlib import crc32
 from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.log import logger
+from streamfl.terminal.printable import LONGEST_TEXT
 
 __all__ = ["HEADER", "is_damaged", "tell_of_unprotected", "with_checksum"]
 
@@ -55,7 +56,7 @@ def tell_of_unprotected(records: Iterable[Record]) -> None:
                 topic=record.topic,
                 partition=record.partition,
                 offset=record.offset,
-                key=repr((record.key or b"")[:60]),
+                key=repr((record.key or b"")[:LONGEST_TEXT]),
             )
             return
 

@@ -346,8 +346,8 @@ class Tasks:
 
     def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:
         text = (
-            f"topic {topic}, partition {partition}, key {key[:60]!r}: the state there does not fit these "
-            f"settings, or is damaged ({why[:LONGEST_TEXT]}). Run with the settings that wrote it, or "
+            f"topic {topic}, partition {partition}, key {key[:LONGEST_TEXT]!r}: the state there does not fit "
+            f"these settings, or is damaged ({why[:LONGEST_TEXT]}). Run with the settings that wrote it, or "
             "restore a copy of the topic"
         )
         if topic not in self._channels.own_changelogs.values():

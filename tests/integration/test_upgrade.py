@@ -129,8 +129,8 @@ def test_state_of_a_later_layout_is_refused_and_stays(
     """
     changes = {
         "streamfl/state/state_settings.py": (
-            "Collection[str], layout: int = 1",
-            "Collection[str], layout: int = 2",
+            "        layout: int = 1,\n",
+            "        layout: int = 2,\n",
         ),
         "streamfl/__init__.py": (f'"{__version__}"', '"9.8.7"'),
     }
