@@ -287,6 +287,10 @@ class ReadingOrder:
 
     def set_back(self, now: float) -> None:
         """Replace every remembered time after ``now`` with ``now``: the clock was ahead."""
+        self._last_now = min(self._last_now, now)
         for partition in self._partitions.values():
+            partition.held_until = min(partition.held_until, now)
+            # Labels that came later than this one have its time now.
+            partition.met = -math.inf if partition.met > now else partition.met
             for wait in partition.waits.values():
                 wait.since = min(wait.since, now)

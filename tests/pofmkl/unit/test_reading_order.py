@@ -205,6 +205,28 @@ def test_a_history_is_learnt_whole_whatever_lacks_its_counterpart(
     assert federation.figure("labels") == len(labelled)
 
 
+def test_a_clock_that_was_ahead_does_not_leave_labels_out(made: list[Federation]) -> None:
+    """Protects a history that is read while the clock is set right: the time at which a label was met lies in
+    the future then, and all labels came before it."""
+    history = rows(400)
+    labelled = history[:100] + history[200:]
+    made.append(federation := Federation(labels={"limit": 40}))
+    federation.labels(labelled)
+    federation.samples(history)
+    federation.clock.now += 86_400
+    federation.start()
+    federation.start("pofmkl-server")
+    # Amid the samples that have no label.
+    while len(federation.predictions()) < 160:
+        federation.clock.now += 0.001
+        for worker in federation.workers:
+            worker.step(0.0)
+    federation.clock.now -= 86_400
+    while sum(worker.step(0.0) for worker in federation.workers):
+        federation.clock.now += 0.001
+    assert federation.figure("labels") == len(labelled)
+
+
 def test_samples_without_labels_are_predicted(made: list[Federation]) -> None:
     """Protects a history of which few samples have a label, or whose labels begin late."""
     history = rows(300)
