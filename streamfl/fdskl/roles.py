@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -102,11 +101,8 @@ def _table(settings: FdsklSettings) -> ChannelTable:
         between("rounds", ROUND, [(writer, reader) for writer, reader in pairs if writer in actives]),
         between("sums", PARTIAL_SUM, sorted(sums)),
         between("revisions", REVISION, [(writer, reader) for writer, reader in pairs if reader == predicts]),
-        # A prediction goes into its sample's partition.
-        replace(
-            predictions_channel(settings.predictions, settings.predictions_topic, predicts),
-            like="samples",
-            placed=True,
+        predictions_channel(
+            settings.predictions, settings.predictions_topic, predicts, placed_like="samples"
         ),
     ]
     if log := _log(settings):

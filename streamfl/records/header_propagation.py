@@ -137,11 +137,25 @@ def time_in(headers: Headers) -> float | None:
 
 
 def predictions_channel(
-    section: FollowedPredictions | FollowedAcross, topic: str, writer: str, caution: str = ""
+    section: FollowedPredictions | FollowedAcross,
+    topic: str,
+    writer: str,
+    caution: str = "",
+    placed_like: str = "",
 ) -> Channel:
-    """The channel of the predictions that ``writer`` sends to users. caution: as in :class:`Channel`."""
-    time_of = time_in if section.event_time else None
-    return Channel(name="predictions", links={(writer, USER): topic}, time_of=time_of, caution=caution)
+    """The channel of the predictions that ``writer`` sends to users.
+
+    caution: as in :class:`Channel`.
+    placed_like: the channel of the message into whose partition a prediction goes; empty: its key decides.
+    """
+    return Channel(
+        name="predictions",
+        links={(writer, USER): topic},
+        time_of=time_in if section.event_time else None,
+        caution=caution,
+        like=placed_like,
+        placed=bool(placed_like),
+    )
 
 
 def time_header(seconds: float) -> tuple[str, bytes]:

@@ -104,14 +104,14 @@ class _Partition:
 
     def note_label(self, sample_came: float | None, now: float) -> None:
         """sample_came: when its sample came; None: it is not in hand."""
-        if sample_came is not None and self.misses >= MISSES:
-            self.held_until = now
         if sample_came is None:
             self.early += 1
-        elif sample_came > self.held_until:
+            return
+        if self.misses >= MISSES:
+            self.held_until = now
+        if sample_came > self.held_until:
             self.late += 1
-        if sample_came is not None:
-            self.note_pair(now)
+        self.note_pair(now)
 
     def note_pair(self, label_came: float) -> None:
         """Note that a sample met its label, which came at this time."""
