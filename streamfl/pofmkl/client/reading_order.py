@@ -199,10 +199,28 @@ class ReadingOrder:
             partition.is_history = True
         if partition.is_history:
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
-            if not enough or pairs >= pace:
+            if not enough or pairs >= self._most_samples(number):
                 yield SAMPLES
             if enough and unread[SAMPLES]:
                 yield LABELS
+
+    def _most_samples(self, number: int) -> int:
+        """The most samples to read on one version of the model.
+
+        What is read is predicted at once: a sample beyond what its client may learn is predicted without what
+        the labels before it teach. The labels in hand tell whose samples come next. If most are of one
+        client, fewer samples are read.
+        """
+        pace, labels = self._catch_up.pace(number), self._known_labels(number)
+        if not labels:
+            return pace
+        fewer = pace * sum(labels) // (self._registry.count(number) * max(labels))
+        return max(1, min(pace, fewer))
+
+    def _known_labels(self, number: int) -> list[int]:
+        """How many labels of each client that has samples wait for theirs. Other labels may wait for ever."""
+        labels = self._join.labels_without_sample(number)
+        return [count for client, count in labels.items() if self._registry.find((number, client))]
 
     def _has_enough_labels(self, number: int, partition: _Partition) -> bool:
         """Whether so many labels are in hand that their samples have to be read first."""
@@ -214,9 +232,8 @@ class ReadingOrder:
         labels = self._join.labels_without_sample(number)
         if not self._registry.count(number):
             return labels.total() >= self._share
-        # Labels of a client that has no samples may wait for ever: they count only for the memory.
-        known = (count for client, count in labels.items() if self._registry.find((number, client)))
-        return max(known, default=0) >= self._share or labels.total() >= MOST_LABELS
+        # Other labels count only for the memory.
+        return max(self._known_labels(number), default=0) >= self._share or labels.total() >= MOST_LABELS
 
     def _may_read_samples(self, number: int, partition: _Partition) -> bool:
         """Whether samples are read on, many of which came without a label in hand; else labels are."""
@@ -271,7 +288,9 @@ class ReadingOrder:
                 continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
                 wants_labels = self._wants_labels(partition)
-                limits.append(self._share if wants_labels else max(1, pace - pairs[number]))
+                limits.append(
+                    self._share if wants_labels else max(1, self._most_samples(number) - pairs[number])
+                )
         return min(limits, default=None)
 
     @property
