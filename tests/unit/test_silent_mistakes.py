@@ -901,6 +901,25 @@ def test_times_by_which_retention_goes_wrong_are_told(plant: Plant) -> None:
     assert "retention of readings by time" not in plant.details
 
 
+def test_a_history_that_retention_deleted_before_the_first_worker_is_told(plant: Plant) -> None:
+    """Protects who loads last year's records with their own times: Kafka deletes them within minutes, and
+    check said that there were no records yet."""
+    plant.check()
+    assert "retention of readings" not in plant.details
+    for number in range(5):
+        plant.sample("a", number)
+    [log] = [one for one in plant.bus._topics["readings"].partitions if one.end]
+    log.drop(log.end)
+    plant.check()
+    assert "up to 5 records" in plant.details["retention of readings"]
+    # What was read and then deleted is as it should be.
+    plant.sample("a", 5)
+    plant.run()
+    log.drop(log.end)
+    plant.check()
+    assert "retention of readings" not in plant.details
+
+
 def test_a_state_topic_with_partitions_that_nothing_uses_goes_on(tmp_path: Path, command: Command) -> None:
     """Protects from the remedy for partitions that were added to the wrong topic: Kafka removes none, and a
     worker that was refused called for more partitions of its input, which its state could not follow."""
