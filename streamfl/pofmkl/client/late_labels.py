@@ -206,8 +206,8 @@ class LateLabels:
         return min([limit for limit in limits if limit is not None], default=None)
 
     @property
-    def ahead(self) -> list[tuple[str, int]]:
-        return self._order.ahead
+    def paused(self) -> list[tuple[str, int]]:
+        return self._order.paused
 
     @property
     def wake_at(self) -> float | None:

@@ -36,9 +36,9 @@ MISSES = 50
 MISSES_A_SAMPLE = 10
 # Offsets between two samples that are no record: each transaction ends with one.
 MARKERS = 8
-# The parts of labels.limit up to which labels, and then samples, are read on without knowing which of the two
-# lacks its counterpart. Nothing of a client is displaced meanwhile. Then the input that has more records is
-# read on, and what is in hand of the other one is kept.
+# While no sample in hand has its label, nobody knows which of the two lack their counterpart. Labels are read
+# until a client has this part of labels.limit, then samples until it has that part, so that nothing is
+# displaced. Then the input that has more records is read on, and what is in hand of the other one is kept.
 LABELS_ON, SAMPLES_ON = 0.5, 0.9
 # Labels are late if more samples wait for them than clients learn on this many versions. Fewer can be waited
 # for.
@@ -193,7 +193,8 @@ class ReadingOrder:
                 if LABELS in partition.waits:
                     partition.waits.setdefault(SAMPLES, _Wait(partition.awaited[SAMPLES], now))
             return
-        # Many samples without labels are read at a time, and few samples of other backlogs. So those wait.
+        # Samples without labels are read many at a time. Other backlogs wait meanwhile: with them, samples
+        # would be read few at a time.
         lacking = filter(self._lacks_labels, self._partitions.values())
         first = max(lacking, key=lambda partition: partition.misses, default=None)
         for partition in self._partitions.values():
@@ -282,7 +283,7 @@ class ReadingOrder:
         )
 
     @property
-    def ahead(self) -> list[tuple[str, int]]:
+    def paused(self) -> list[tuple[str, int]]:
         """The inputs that wait, by channel and partition."""
         return [
             (channel, number)

@@ -78,9 +78,9 @@ class Federation(MemoryFederation):
         return sum(one.value for one in self.workers[0].role.measure() if one.name == name)
 
     @property
-    def ahead(self) -> set[str]:
+    def paused(self) -> set[str]:
         """The inputs that wait."""
-        return {channel for channel, _ in self.workers[0].role.ahead}  # type: ignore[attr-defined]
+        return {channel for channel, _ in self.workers[0].role.paused}  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_history_is_learnt_while_it_is_predicted(
     together.start("pofmkl-server")
     together.settle()
     assert error(federation, history) < 1.05 * error(together, history)
-    assert not federation.ahead
+    assert not federation.paused
     # A live sample does not wait for its label.
     federation.samples([("a", "live", (0.1, 0.2), 0.0)])
     federation.settle()
@@ -322,7 +322,7 @@ def test_samples_wait_until_every_partition_has_its_labels() -> None:
             ],
             now,
         )
-        return set(made.ahead), made.most_records
+        return set(made.paused), made.most_records
 
     samples, labels = {("samples", 0), ("samples", 1)}, {("labels", 0), ("labels", 1)}
     assert give(0, 1) == (samples, 10)
@@ -348,14 +348,14 @@ def test_what_does_not_come_is_not_waited_for() -> None:
         made.receive([Received(channel, message, Record(channel, 0, number, b"a", b""))], now)
 
     give("samples", 0, now=1.0)
-    assert (made.ahead, made.wake_at) == ([("samples", 0)], 1.0 + PATIENCE)
+    assert (made.paused, made.wake_at) == ([("samples", 0)], 1.0 + PATIENCE)
     give("samples", 1, now=PATIENCE)
     made.receive([], 1.0 + PATIENCE)
-    assert made.ahead == []
+    assert made.paused == []
     give("samples", 2, now=5.0 + PATIENCE)
-    assert made.ahead == []
+    assert made.paused == []
     give("labels", 9, now=6.0 + PATIENCE)
-    assert made.ahead == [("samples", 0)]
+    assert made.paused == [("samples", 0)]
     # The clock was ahead.
     made.receive([], 2.0)
     assert made.wake_at == 2.0 + PATIENCE
@@ -370,7 +370,7 @@ def test_patience_that_is_over_does_not_begin_anew() -> None:
     made.receive([], 1.0)
     made.receive([], 1.0 + PATIENCE)
     for number in range(40):
-        assert made.ahead == []
+        assert made.paused == []
         asked_for = made.most_records
         assert asked_for
         made.receive(
