@@ -217,9 +217,8 @@ class ReadingOrder:
         elif unread[LABELS] > pace:
             partition.is_history = True
         if partition.is_history:
-            if partition.misses >= MISSES:
-                # Whatever labels are left, samples that have none make room for them.
-                self._join.keep(number, LABELS)
+            # Labels are read first, so samples without a label make room for labels.
+            self._join.keep(number, LABELS)
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
             if not enough or pairs >= pace:
                 yield SAMPLES
@@ -236,6 +235,9 @@ class ReadingOrder:
         labels = self._join.labels_without_sample(number)
         if not self._registry.count(number):
             return labels.total() >= self._share
+        if max(labels.values(), default=0) > self._join.limit - self._share:
+            # The next ones would displace labels of a client.
+            return True
         # Labels of a client that has no samples may wait for ever: they count only for the memory.
         known = (count for client, count in labels.items() if self._registry.find((number, client)))
         return max(known, default=0) >= self._share or labels.total() >= MOST_LABELS
@@ -248,10 +250,8 @@ class ReadingOrder:
             return True
         limit, labels = self._join.limit, self._join.labels_without_sample(number)
         if not partition.deleted:
-            largest = self._join.largest(number)
-            if largest < SAMPLES_ON * limit:
-                no_room = largest + self._share > limit or labels.total() >= MOST_LABELS
-                return no_room or max(labels.values(), default=0) >= LABELS_ON * limit
+            if self._room(number):
+                return max(labels.values(), default=0) >= LABELS_ON * limit or labels.total() >= MOST_LABELS
             if partition.written_at[LABELS] >= partition.written_at[SAMPLES]:
                 # A label is written after its sample: these are of later ones.
                 return True
@@ -265,6 +265,12 @@ class ReadingOrder:
                 return True
         self._join.leave_out(number, LABELS, self._last_now)
         return False
+
+    def _room(self, number: int) -> int:
+        """How many more labels every client may have in hand before labels and samples displace one another;
+        0: too few to read on without knowing which lack their counterpart."""
+        largest, limit = self._join.largest(number), self._join.limit
+        return limit - largest if largest < SAMPLES_ON * limit else 0
 
     def _is_held(self, wait: _Wait | None) -> bool:
         return wait is not None and self._last_now < wait.since + self._patience
@@ -304,7 +310,10 @@ class ReadingOrder:
                 continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
                 samples = max(1, pace - pairs[number], partition.misses // MISSES_A_SAMPLE)
-                limits.append(self._share if self._wants_labels(partition) else samples)
+                labels = self._share
+                if partition.misses >= MISSES:
+                    labels = min(labels, self._room(number) or labels)
+                limits.append(labels if self._wants_labels(partition) else samples)
         return min(limits, default=None)
 
     @property
