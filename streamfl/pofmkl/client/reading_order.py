@@ -74,6 +74,7 @@ class _Partition:
     late, early: labels since the last look that came after their sample, and the others.
     labels_are_late: whether most of the last labels did.
     learnt: labels.
+    without_samples: clients of which labels came, and no sample although many were read.
     waits: by the input that waits.
     """
 
@@ -90,6 +91,7 @@ class _Partition:
     early: int = 0
     labels_are_late: bool = False
     learnt: int = 0
+    without_samples: set[str] = field(default_factory=set)
     waits: dict[str, _Wait] = field(default_factory=dict)
 
     @property
@@ -220,27 +222,48 @@ class ReadingOrder:
             # Labels are read first, so samples without a label make room for labels.
             self._join.keep(number, LABELS)
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
-            if not enough or pairs >= pace:
+            if not enough or pairs >= self._most_samples(number):
                 yield SAMPLES
             if enough and unread[SAMPLES]:
                 yield LABELS
 
+    def _most_samples(self, number: int) -> int:
+        """The most samples to read on one version of the model.
+
+        What is read is predicted at once: a sample beyond what its client may learn is predicted without what
+        the labels before it teach. The labels in hand tell whose samples come next. If most are of one
+        client, fewer samples are read.
+        """
+        pace, labels = self._catch_up.pace(number), self._known_labels(number)
+        if not labels:
+            return pace
+        fewer = pace * sum(labels) // (self._registry.count(number) * max(labels))
+        return max(1, min(pace, fewer))
+
+    def _known_labels(self, number: int) -> list[int]:
+        """How many labels of each client that has samples wait for theirs. Other labels may wait for ever."""
+        labels = self._join.labels_without_sample(number)
+        return [count for client, count in labels.items() if self._registry.find((number, client))]
+
     def _has_enough_labels(self, number: int, partition: _Partition) -> bool:
         """Whether so many labels are in hand that their samples have to be read first."""
+        labels = self._join.labels_without_sample(number)
+        others = [client for client in labels if not self._registry.find((number, client))]
         if partition.misses >= MISSES:
+            partition.without_samples.update(others)
             reads_samples = self._may_read_samples(number, partition)
             self._join.keep(number, LABELS if reads_samples else SAMPLES)
             if not reads_samples:
                 return False
-        labels = self._join.labels_without_sample(number)
         if not self._registry.count(number):
             return labels.total() >= self._share
-        if max(labels.values(), default=0) > self._join.limit - self._share:
-            # The next ones would displace labels of a client.
-            return True
-        # Labels of a client that has no samples may wait for ever: they count only for the memory.
-        known = (count for client, count in labels.items() if self._registry.find((number, client)))
-        return max(known, default=0) >= self._share or labels.total() >= MOST_LABELS
+        # A client may be new, and its samples come next. If they do not come, its labels may wait for ever.
+        new = max((labels[client] for client in others if client not in partition.without_samples), default=0)
+        return (
+            max(self._known_labels(number), default=0) >= self._share
+            or new > self._join.limit - self._share
+            or labels.total() >= MOST_LABELS
+        )
 
     def _may_read_samples(self, number: int, partition: _Partition) -> bool:
         """Whether samples are read on, many of which came without a label in hand; else labels are."""
@@ -248,10 +271,11 @@ class ReadingOrder:
             # Whatever came before the label that was met last is of earlier samples.
             self._join.leave_out(number, LABELS, partition.met)
             return True
-        limit, labels = self._join.limit, self._join.labels_without_sample(number)
         if not partition.deleted:
             if self._room(number):
-                return max(labels.values(), default=0) >= LABELS_ON * limit or labels.total() >= MOST_LABELS
+                labels = self._join.labels_without_sample(number)
+                enough = max(self._known_labels(number), default=0) >= LABELS_ON * self._join.limit
+                return enough or labels.total() >= MOST_LABELS
             if partition.written_at[LABELS] >= partition.written_at[SAMPLES]:
                 # A label is written after its sample: these are of later ones.
                 return True
@@ -309,10 +333,10 @@ class ReadingOrder:
             if len(partition.waits) == 2 and all(map(self._is_held, partition.waits.values())):
                 continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
-                samples = max(1, pace - pairs[number], partition.misses // MISSES_A_SAMPLE)
-                labels = self._share
+                labels, samples = self._share, max(1, self._most_samples(number) - pairs[number])
                 if partition.misses >= MISSES:
                     labels = min(labels, self._room(number) or labels)
+                    samples = max(samples, partition.misses // MISSES_A_SAMPLE)
                 limits.append(labels if self._wants_labels(partition) else samples)
         return min(limits, default=None)
 

@@ -134,6 +134,26 @@ def test_a_history_is_learnt_while_it_is_predicted(
     assert "live" in federation.by_sample()
 
 
+def test_a_client_with_more_history_than_others_learns_while_it_is_predicted(made: list[Federation]) -> None:
+    """Protects the client that has a third of the samples among fifty others: as many samples were read as
+    all clients together may learn, so that most of its own were predicted before the labels of those before
+    them were learnt, and its error was 60% larger."""
+    history = [("often" if n % 3 == 0 else f"other {n % 50}", *row[1:]) for n, row in enumerate(rows(400))]
+    errors = []
+    for labels_of_their_own in (True, False):
+        samples = {} if labels_of_their_own else {"label": "y"}
+        made.append(federation := Federation(federation={"clients": 51}, samples=samples))
+        federation.samples(history)
+        if labels_of_their_own:
+            federation.labels(history)
+        federation.start()
+        federation.start("pofmkl-server")
+        federation.settle()
+        assert federation.figure("labels") == 400
+        errors.append(error(federation, [row for row in history if row[0] == "often"]))
+    assert errors[0] < 1.3 * errors[1]
+
+
 @pytest.mark.parametrize("whose", ["of a client without samples", "of samples that were deleted"])
 def test_labels_that_no_sample_has_stop_no_history(made: list[Federation], whose: str) -> None:
     """Protects a history with other labels before its own: one that waited for them to be used would be
@@ -153,10 +173,9 @@ def test_labels_that_no_sample_has_stop_no_history(made: list[Federation], whose
     federation.start("pofmkl-server")
     federation.settle()
     assert len(federation.by_sample()) == 200
-    # Where the old labels are of its clients, 50 samples have to miss theirs before those are given up.
-    missed = 0 if "client" in whose else 60
-    assert federation.figure("labels") >= 200 - missed
-    assert federation.on_version_zero() <= 10 + missed
+    # 50 samples have to miss their labels before the old labels are given up.
+    assert federation.figure("labels") >= 140
+    assert federation.on_version_zero() <= 70
 
 
 # Samples without a label, from this one on and so many; and labels of other samples that come before.
