@@ -9,13 +9,14 @@ Samples do not wait for labels of earlier samples that come late, such as yester
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from streamfl.contract.role import Record
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_registry import ClientRegistry
+from streamfl.pofmkl.client.registered_client import Client
 from streamfl.records.join import JoinKey, LabelJoin
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
@@ -131,13 +132,22 @@ class ReadingOrder:
     catch_up: says how much is unread, and how many labels the clients learn on one version.
     join: has the labels whose sample has not come.
     patience: seconds after which an input waits no longer for what does not come.
+    takes_part: in lockstep, whether the open round waits for a client; None: there are no rounds.
     """
 
-    def __init__(self, catch_up: CatchUp, join: LabelJoin, registry: ClientRegistry, patience: float) -> None:
+    def __init__(
+        self,
+        catch_up: CatchUp,
+        join: LabelJoin,
+        registry: ClientRegistry,
+        patience: float,
+        takes_part: Callable[[Client], bool] | None,
+    ) -> None:
         self._catch_up = catch_up
         self._join = join
         self._registry = registry
         self._patience = patience
+        self._takes_part = takes_part
         self._share = max(1, join.limit // LABELS_SHARE)
         self._partitions: dict[int, _Partition] = {}
         self._last_now = 0.0
@@ -222,10 +232,23 @@ class ReadingOrder:
             # Labels are read first, so samples without a label make room for labels.
             self._join.keep(number, LABELS)
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
-            if not enough or pairs >= self._most_samples(number):
+            if not enough or not self._samples_wanted(number, pairs):
                 yield SAMPLES
             if enough and unread[SAMPLES]:
                 yield LABELS
+
+    def _samples_wanted(self, number: int, pairs: int) -> int:
+        """How many samples may be read before the model advances. pairs: those in hand that wait for it."""
+        labels = self._join.labels_without_sample(number)
+        if self._takes_part is None or not labels:
+            return max(0, self._most_samples(number) - pairs)
+        # A round waits for every client. Whatever comes before a client's next sample has to be read.
+        known = [client for name in labels if (client := self._registry.find((number, name)))]
+        lacking = sum(map(self._takes_part, known))
+        if pairs < LATE * len(labels):
+            # Clients without any sample may have none at all.
+            lacking += len(labels) - len(known)
+        return lacking
 
     def _most_samples(self, number: int) -> int:
         """The most samples to read on one version of the model.
@@ -333,11 +356,11 @@ class ReadingOrder:
             if len(partition.waits) == 2 and all(map(self._is_held, partition.waits.values())):
                 continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
-                labels, samples = self._share, max(1, self._most_samples(number) - pairs[number])
+                labels, samples = self._share, self._samples_wanted(number, pairs[number])
                 if partition.misses >= MISSES:
                     labels = min(labels, self._room(number) or labels)
                     samples = max(samples, partition.misses // MISSES_A_SAMPLE)
-                limits.append(labels if self._wants_labels(partition) else samples)
+                limits.append(max(1, labels if self._wants_labels(partition) else samples))
         return min(limits, default=None)
 
     @property

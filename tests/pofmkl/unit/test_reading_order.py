@@ -154,6 +154,25 @@ def test_a_client_with_more_history_than_others_learns_while_it_is_predicted(mad
     assert errors[0] < 1.3 * errors[1]
 
 
+def test_a_round_waits_for_no_sample_that_could_be_read(made: list[Federation]) -> None:
+    """Protects a history in lockstep, as with the preset paper: where one client has more samples than the
+    others, those in hand waited for the round, and the round for samples that were not read, 30 s each."""
+    history = [("often" if n % 3 == 0 else f"other {n % 7}", *row[1:]) for n, row in enumerate(rows(240))]
+    made.append(federation := Federation(federation={"clients": 8}, learning={"staleness": "lockstep"}))
+    federation.samples(history)
+    federation.labels(history)
+    federation.start()
+    federation.start("pofmkl-server")
+    began, timeout = federation.clock.now, 30.0
+    while federation.figure("labels") < 240:
+        federation.clock.now += 0.001
+        if not sum(worker.step(0.0) for worker in federation.workers):
+            federation.clock.now += 1
+    # The seven have no more samples once, and the one that is left has no round of its own.
+    assert federation.clock.now - began < 4 * timeout
+    assert len(federation.by_sample()) == 240
+
+
 @pytest.mark.parametrize("whose", ["of a client without samples", "of samples that were deleted"])
 def test_labels_that_no_sample_has_stop_no_history(made: list[Federation], whose: str) -> None:
     """Protects a history with other labels before its own: one that waited for them to be used would be
