@@ -291,8 +291,9 @@ class ReadingOrder:
     def _may_read_samples(self, number: int, partition: _Partition) -> bool:
         """Whether samples are read on, many of which came without a label in hand; else labels are."""
         if partition.met > -math.inf:
-            # Whatever came before the label that was met last is of earlier samples.
-            self._join.leave_out(number, LABELS, partition.met)
+            # Whatever came before the label that was met last is of earlier samples. What came in the same
+            # step may be of later ones.
+            self._join.leave_out(number, LABELS, math.nextafter(partition.met, -math.inf))
             return True
         if not partition.deleted:
             if self._room(number):
