@@ -77,6 +77,7 @@ class _Partition:
     late, early: labels since the last look that came after their sample, and the others.
     labels_are_late: whether most of the last labels did.
     learnt: labels.
+    without_samples: clients of which labels came, and no sample although many were read.
     waits: by the input that waits.
     """
 
@@ -93,6 +94,7 @@ class _Partition:
     early: int = 0
     labels_are_late: bool = False
     learnt: int = 0
+    without_samples: set[str] = field(default_factory=set)
     waits: dict[str, _Wait] = field(default_factory=dict)
 
     @property
@@ -229,9 +231,8 @@ class ReadingOrder:
         elif unread[LABELS] > pace:
             partition.is_history = True
         if partition.is_history:
-            if partition.misses >= MISSES:
-                # Whatever labels are left, samples that have none make room for them.
-                self._join.keep(number, LABELS)
+            # Labels are read first, so samples without a label make room for labels.
+            self._join.keep(number, LABELS)
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
             if not enough or not self._samples_wanted(number, pairs):
                 yield SAMPLES
@@ -271,29 +272,36 @@ class ReadingOrder:
 
     def _has_enough_labels(self, number: int, partition: _Partition) -> bool:
         """Whether so many labels are in hand that their samples have to be read first."""
+        labels = self._join.labels_without_sample(number)
+        others = [client for client in labels if not self._registry.find((number, client))]
         if partition.misses >= MISSES:
+            partition.without_samples.update(others)
             reads_samples = self._may_read_samples(number, partition)
             self._join.keep(number, LABELS if reads_samples else SAMPLES)
             if not reads_samples:
                 return False
-        labels = self._join.labels_without_sample(number)
         if not self._registry.count(number):
             return labels.total() >= self._share
-        # Other labels count only for the memory.
-        return max(self._known_labels(number), default=0) >= self._share or labels.total() >= MOST_LABELS
+        # A client may be new, and its samples come next. If they do not come, its labels may wait for ever.
+        new = max((labels[client] for client in others if client not in partition.without_samples), default=0)
+        return (
+            max(self._known_labels(number), default=0) >= self._share
+            or new > self._join.limit - self._share
+            or labels.total() >= MOST_LABELS
+        )
 
     def _may_read_samples(self, number: int, partition: _Partition) -> bool:
         """Whether samples are read on, many of which came without a label in hand; else labels are."""
         if partition.met > -math.inf:
-            # Whatever came before the label that was met last is of earlier samples.
-            self._join.leave_out(number, LABELS, partition.met)
+            # Whatever came before the label that was met last is of earlier samples. What came in the same
+            # step may be of later ones.
+            self._join.leave_out(number, LABELS, math.nextafter(partition.met, -math.inf))
             return True
-        limit, labels = self._join.limit, self._join.labels_without_sample(number)
         if not partition.deleted:
-            largest = self._join.largest(number)
-            if largest < SAMPLES_ON * limit:
-                no_room = largest + self._share > limit or labels.total() >= MOST_LABELS
-                return no_room or max(labels.values(), default=0) >= LABELS_ON * limit
+            if self._room(number):
+                labels = self._join.labels_without_sample(number)
+                enough = max(self._known_labels(number), default=0) >= LABELS_ON * self._join.limit
+                return enough or labels.total() >= MOST_LABELS
             if partition.written_at[LABELS] >= partition.written_at[SAMPLES]:
                 # A label is written after its sample: these are of later ones.
                 return True
@@ -307,6 +315,12 @@ class ReadingOrder:
                 return True
         self._join.leave_out(number, LABELS, self._last_now)
         return False
+
+    def _room(self, number: int) -> int:
+        """How many more labels every client may have in hand before labels and samples displace one another;
+        0: too few to read on without knowing which lack their counterpart."""
+        largest, limit = self._join.largest(number), self._join.limit
+        return limit - largest if largest < SAMPLES_ON * limit else 0
 
     def _is_held(self, wait: _Wait | None) -> bool:
         return wait is not None and self._last_now < wait.since + self._patience
@@ -345,9 +359,11 @@ class ReadingOrder:
             if len(partition.waits) == 2 and all(map(self._is_held, partition.waits.values())):
                 continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
-                wanted = self._samples_wanted(number, pairs[number])
-                samples = max(1, wanted, partition.misses // MISSES_A_SAMPLE)
-                limits.append(self._share if self._wants_labels(partition) else samples)
+                labels, samples = self._share, self._samples_wanted(number, pairs[number])
+                if partition.misses >= MISSES:
+                    labels = min(labels, self._room(number) or labels)
+                    samples = max(samples, partition.misses // MISSES_A_SAMPLE)
+                limits.append(max(1, labels if self._wants_labels(partition) else samples))
         return min(limits, default=None)
 
     @property
