@@ -26,7 +26,7 @@ from streamfl.dp_frank_wolfe.config import DataBoundsSection, SparseLearningSect
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.sketch import SignSketch
 from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
-from streamfl.dp_frank_wolfe.privacy.budget import budget
+from streamfl.dp_frank_wolfe.privacy.budget import allowed_cost
 from streamfl.dp_frank_wolfe.tools.direct import fit
 
 Floats = NDArray[np.float64]
@@ -153,7 +153,10 @@ def private(
     table: Table, windows: dict[str, Window], estimator: str, epsilon: float, seed: int, intercept: bool
 ) -> float:
     """R^2 of one draw of noise, of all that the parties and the server do."""
-    cost, secret = budget(epsilon, DELTA, len(table.labels)), b"secret of seed %d" % seed + bytes(range(32))
+    cost, secret = (
+        allowed_cost(epsilon, DELTA, len(table.labels)),
+        b"secret of seed %d" % seed + bytes(range(32)),
+    )
     b: Callable[[Mapping[str, Floats]], float] = lambda x: 0.0  # noqa: E731
     if intercept:
         own = centre_by(windows, cost, secret)

@@ -34,9 +34,9 @@ def rows(count: int, clients: Sequence[str] = "abcd") -> list[Row]:
 
 
 class Federation(MemoryFederation):
-    """A worker of clients and a server on topics of one partition."""
+    """A worker of clients and a server."""
 
-    def __init__(self, **sections: dict[str, Any]) -> None:
+    def __init__(self, partitions: int = 1, **sections: dict[str, Any]) -> None:
         content: dict[str, dict[str, Any]] = {
             "federation": {"name": "f", "clients": 4, "seed": 5, "features": 2},
             "bus": {"commit_interval_ms": 1},
@@ -54,7 +54,7 @@ class Federation(MemoryFederation):
             content[name] = content.get(name, {}) | section
         if "label" in content["samples"]:
             del content["labels"]
-        super().__init__(content, partitions=1)
+        super().__init__(content, partitions)
 
     def samples(self, found: Iterable[Row]) -> None:
         self.write(
@@ -78,9 +78,9 @@ class Federation(MemoryFederation):
         return sum(one.value for one in self.workers[0].role.measure() if one.name == name)
 
     @property
-    def ahead(self) -> set[str]:
+    def paused(self) -> set[str]:
         """The inputs that wait."""
-        return {channel for channel, _ in self.workers[0].role.ahead}  # type: ignore[attr-defined]
+        return {channel for channel, _ in self.workers[0].role.paused}  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -127,11 +127,50 @@ def test_a_history_is_learnt_while_it_is_predicted(
     together.start("pofmkl-server")
     together.settle()
     assert error(federation, history) < 1.05 * error(together, history)
-    assert not federation.ahead
+    assert not federation.paused
     # A live sample does not wait for its label.
     federation.samples([("a", "live", (0.1, 0.2), 0.0)])
     federation.settle()
     assert "live" in federation.by_sample()
+
+
+def test_a_client_with_more_history_than_others_learns_while_it_is_predicted(made: list[Federation]) -> None:
+    """Protects the client that has a third of the samples among fifty others: as many samples were read as
+    all clients together may learn, so that most of its own were predicted before the labels of those before
+    them were learnt, and its error was 60% larger."""
+    history = [("often" if n % 3 == 0 else f"other {n % 50}", *row[1:]) for n, row in enumerate(rows(400))]
+    errors = []
+    for labels_of_their_own in (True, False):
+        samples = {} if labels_of_their_own else {"label": "y"}
+        made.append(federation := Federation(federation={"clients": 51}, samples=samples))
+        federation.samples(history)
+        if labels_of_their_own:
+            federation.labels(history)
+        federation.start()
+        federation.start("pofmkl-server")
+        federation.settle()
+        assert federation.figure("labels") == 400
+        errors.append(error(federation, [row for row in history if row[0] == "often"]))
+    assert errors[0] < 1.3 * errors[1]
+
+
+def test_a_round_waits_for_no_sample_that_could_be_read(made: list[Federation]) -> None:
+    """Protects a history in lockstep, as with the preset paper: where one client has more samples than the
+    others, those in hand waited for the round, and the round for samples that were not read, 30 s each."""
+    history = [("often" if n % 3 == 0 else f"other {n % 7}", *row[1:]) for n, row in enumerate(rows(240))]
+    made.append(federation := Federation(federation={"clients": 8}, learning={"staleness": "lockstep"}))
+    federation.samples(history)
+    federation.labels(history)
+    federation.start()
+    federation.start("pofmkl-server")
+    began, timeout = federation.clock.now, 30.0
+    while federation.figure("labels") < 240:
+        federation.clock.now += 0.001
+        if not sum(worker.step(0.0) for worker in federation.workers):
+            federation.clock.now += 1
+    # The seven have no more samples once, and the one that is left has no round of its own.
+    assert federation.clock.now - began < 4 * timeout
+    assert len(federation.by_sample()) == 240
 
 
 @pytest.mark.parametrize("whose", ["of a client without samples", "of samples that were deleted"])
@@ -153,10 +192,9 @@ def test_labels_that_no_sample_has_stop_no_history(made: list[Federation], whose
     federation.start("pofmkl-server")
     federation.settle()
     assert len(federation.by_sample()) == 200
-    # Where the old labels are of its clients, 50 samples have to miss theirs before those are given up.
-    missed = 0 if "client" in whose else 60
-    assert federation.figure("labels") >= 200 - missed
-    assert federation.on_version_zero() <= 10 + missed
+    # 50 samples have to miss their labels before the old labels are given up.
+    assert federation.figure("labels") >= 140
+    assert federation.on_version_zero() <= 70
 
 
 # Samples without a label, from this one on and so many; and labels of other samples that come before.
@@ -203,6 +241,60 @@ def test_a_history_is_learnt_whole_whatever_lacks_its_counterpart(
         federation.clock.now += 0.001
     assert len(federation.by_sample()) == 400
     assert federation.figure("labels") == len(labelled)
+
+
+@pytest.mark.parametrize("partitions", [3, 5])
+def test_a_partition_that_is_read_slowly_makes_no_other_lose_its_labels(
+    made: list[Federation], partitions: int
+) -> None:
+    """Protects a history in several partitions: while samples of one were read a few at a time, the patience
+    of the others ended, and 130 of 520 labels were lost."""
+    history = rows(1000)
+    made.append(federation := Federation(partitions, labels={"limit": 100}))
+    federation.labels(history[480:])
+    federation.samples(history)
+    federation.start()
+    federation.start("pofmkl-server")
+    while sum(worker.step(0.0) for worker in federation.workers):
+        federation.clock.now += 5
+    assert len(federation.by_sample()) == 1000
+    assert federation.figure("labels") == 520
+    assert federation.figure("unused_labels") == 0
+
+
+def test_a_client_whose_labels_lack_for_a_time_costs_no_label(made: list[Federation]) -> None:
+    """Protects the labels in hand while samples of one client have none: 144 of 540 were displaced by those
+    samples. And the labels of a client whose first sample comes behind another's without labels."""
+    history = rows(800)
+    of = {name: [row for row in history if row[0] == name] for name in "abcd"}
+    lacking = {*map(str, of["a"][:140]), *map(str, of["b"][60:180])}
+    labelled = [row for row in history if str(row) not in lacking]
+    made.append(federation := Federation(labels={"limit": 80}))
+    federation.labels(labelled)
+    federation.clock.now += 5
+    federation.samples(history)
+    federation.start()
+    federation.start("pofmkl-server")
+    federation.settle()
+    assert federation.figure("labels") == len(labelled) == 540
+    assert federation.figure("unused_labels") == 0
+
+
+def test_a_long_time_without_labels_is_read_fast(made: list[Federation]) -> None:
+    """Protects a history whose labels begin a year later: its samples were read four at a time, each time
+    with a commit."""
+    history = rows(3000)
+    made.append(federation := Federation(partitions=3))
+    federation.samples(history)
+    federation.labels(history[2900:])
+    federation.start()
+    federation.start("pofmkl-server")
+    steps = 0
+    while sum(worker.step(0.0) for worker in federation.workers):
+        steps += 1
+    assert len(federation.by_sample()) == 3000
+    assert federation.figure("labels") == 100
+    assert steps < 205
 
 
 def test_a_clock_that_was_ahead_does_not_leave_labels_out(made: list[Federation]) -> None:
@@ -306,7 +398,7 @@ def test_samples_wait_until_every_partition_has_its_labels() -> None:
             ],
             now,
         )
-        return set(made.ahead), made.most_records
+        return set(made.paused), made.most_records
 
     samples, labels = {("samples", 0), ("samples", 1)}, {("labels", 0), ("labels", 1)}
     assert give(0, 1) == (samples, 10)
@@ -317,6 +409,36 @@ def test_samples_wait_until_every_partition_has_its_labels() -> None:
     made.open(1)
     assert give(0, 0) == (samples | {("labels", 0)}, 10)
     assert give(0, 0, now=1.0 + PATIENCE) == (set(), 1)
+
+
+def test_labels_that_came_with_one_that_was_met_are_not_given_up() -> None:
+    """Protects labels in hand behind a gap: those that were read in one step with the last one that a sample
+    met were taken for labels of earlier samples, and displaced."""
+    made = client_with_labels(limit=60)
+    made.open(0)
+
+    def give(channel: str, names: Sequence[str], now: float) -> None:
+        made.unread({0: {"samples": 900, "labels": 500}})
+        made.receive(
+            [
+                Received(
+                    channel,
+                    Sample("a", name, (0.1, 0.2), None) if channel == "samples" else Label("a", name, 0.5),
+                    Record(channel, 0, n, b"a", b""),
+                )
+                for n, name in enumerate(names)
+            ],
+            now,
+        )
+
+    labels = [str(n) for n in range(10)]
+    give("labels", labels, now=1.0)
+    give("samples", ["0"], now=2.0)
+    for n in range(60):
+        give("samples", [f"without {n}"], now=3.0 + n)
+    assert next(one.value for one in made.measure() if one.name == "labels_without_sample") == 9
+    (unused,) = [one for one in made.measure() if one.name == "unused_labels" and "displaced" in str(one)]
+    assert unused.value == 0
 
 
 def test_what_does_not_come_is_not_waited_for() -> None:
@@ -332,14 +454,39 @@ def test_what_does_not_come_is_not_waited_for() -> None:
         made.receive([Received(channel, message, Record(channel, 0, number, b"a", b""))], now)
 
     give("samples", 0, now=1.0)
-    assert (made.ahead, made.wake_at) == ([("samples", 0)], 1.0 + PATIENCE)
+    assert (made.paused, made.wake_at) == ([("samples", 0)], 1.0 + PATIENCE)
     give("samples", 1, now=PATIENCE)
     made.receive([], 1.0 + PATIENCE)
-    assert made.ahead == []
+    assert made.paused == []
     give("samples", 2, now=5.0 + PATIENCE)
-    assert made.ahead == []
+    assert made.paused == []
     give("labels", 9, now=6.0 + PATIENCE)
-    assert made.ahead == [("samples", 0)]
+    assert made.paused == [("samples", 0)]
     # The clock was ahead.
     made.receive([], 2.0)
     assert made.wake_at == 2.0 + PATIENCE
+
+
+def test_patience_that_is_over_does_not_begin_anew() -> None:
+    """Protects samples whose labels cannot be read: polls that bring as many samples as were asked for must
+    not make them wait again."""
+    made = client_with_labels()
+    made.open(0)
+    made.unread({0: {"samples": 100, "labels": 500}})
+    made.receive([], 1.0)
+    made.receive([], 1.0 + PATIENCE)
+    for number in range(40):
+        assert made.paused == []
+        asked_for = made.most_records
+        assert asked_for
+        made.receive(
+            [
+                Received(
+                    "samples",
+                    Sample("a", f"{number} {n}", (0.1, 0.2), None),
+                    Record("samples", 0, 9 * number + n, b"a", b""),
+                )
+                for n in range(asked_for)
+            ],
+            2.0 + PATIENCE + number,
+        )
