@@ -53,7 +53,7 @@ class _Wait:
     """An input that waits until another one was read further, or the model has advanced.
 
     progress: of what it waits for.
-    since: when that was seen last.
+    since: when that was seen last, later by the time in which polls were full of other records.
     """
 
     progress: int
@@ -69,7 +69,7 @@ class _Partition:
     written_at: the time of the last of these, by input.
     misses: the last samples in a row that came without a label in hand.
     sample_came: when the last sample came.
-    next_offset: of the last sample, and one more.
+    next_offset: of the last sample, and one more; None: samples came before a restart, nobody knows which.
     deleted: whether samples before the last ones may have been deleted, and none has met its label since.
     met: when the label came that a sample met last; minus infinity: none was met yet.
     held_until: samples that came until then have waited while labels of earlier ones were read: theirs are
@@ -77,7 +77,7 @@ class _Partition:
     late, early: labels since the last look that came after their sample, and the others.
     labels_are_late: whether most of the last labels did.
     learnt: labels.
-    without_samples: clients of which labels came, and no sample although many were read.
+    without_samples: clients whose labels wait, and of which no sample came although many were read.
     waits: by the input that waits.
     """
 
@@ -86,7 +86,7 @@ class _Partition:
     written_at: dict[str, float] = field(default_factory=lambda: {SAMPLES: 0.0, LABELS: 0.0})
     misses: int = 0
     sample_came: float = -math.inf
-    next_offset: int = 0
+    next_offset: int | None = 0
     deleted: bool = False
     met: float = -math.inf
     held_until: float = -math.inf
@@ -104,7 +104,7 @@ class _Partition:
 
     def note_sample(self, offset: int, met: float | None) -> None:
         """met: when its label came; None: it is not in hand."""
-        if offset > self.next_offset + MARKERS:
+        if self.next_offset is not None and offset > self.next_offset + MARKERS:
             self.deleted, self.met = True, -math.inf
         self.next_offset = offset + 1
         if met is None:
@@ -153,6 +153,8 @@ class ReadingOrder:
         self._share = max(1, join.limit // LABELS_SHARE)
         self._partitions: dict[int, _Partition] = {}
         self._last_now = 0.0
+        # Whether the last poll with samples or labels was full.
+        self._was_full = False
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Partition()
@@ -165,6 +167,8 @@ class ReadingOrder:
         partition = self._partitions[record.partition]
         if isinstance(message, Sample):
             channel = SAMPLES
+            if not partition.received[SAMPLES] and self._join.knows_samples(record.partition):
+                partition.next_offset = None
             met = self._join.waits_since(JoinKey(record.partition, message.client, message.id), LABELS)
             if met is not None and partition.misses >= MISSES:
                 # None of the samples before this one has a label in hand.
@@ -184,13 +188,16 @@ class ReadingOrder:
         """Note that a label was learnt."""
         self._partitions[partition].learnt += 1
 
-    def look(self, pairs: Mapping[int, int], now: float, *, full: bool) -> None:
+    def look(self, pairs: Mapping[int, int], now: float, *, full: bool | None) -> None:
         """Decide which inputs wait from now on.
 
         pairs: samples with a label that wait for the model, by partition.
-        full: whether as many records came as were asked for. Then more may lie there for those that wait, and
-            their patience does not run.
+        full: whether as many records came as were asked for; None: the model alone came. While poll after
+            poll is full, more may lie there for those that wait, and their patience does not run. It runs
+            between two bursts of another partition.
         """
+        crowded = now - self._last_now if full and self._was_full else 0.0
+        self._was_full = self._was_full if full is None else full
         self._last_now = now
         for number, partition in self._partitions.items():
             waiting = set(self._waiting(number, partition, pairs[number]))
@@ -198,8 +205,10 @@ class ReadingOrder:
                 wait = partition.waits.get(channel)
                 if channel not in waiting:
                     partition.waits.pop(channel, None)
-                elif wait is None or wait.progress != progress or (full and self._is_held(wait)):
+                elif wait is None or wait.progress != progress:
                     partition.waits[channel] = _Wait(progress, now)
+                elif self._is_held(wait):
+                    wait.since += crowded
         if any(map(self._wants_labels, self._partitions.values())):
             # Many labels are read at a time, and few samples. So samples wait for the labels of all
             # partitions: read together, labels would be as few at a time as samples.
@@ -275,6 +284,7 @@ class ReadingOrder:
         labels = self._join.labels_without_sample(number)
         others = [client for client in labels if not self._registry.find((number, client))]
         if partition.misses >= MISSES:
+            partition.without_samples.intersection_update(labels)
             partition.without_samples.update(others)
             reads_samples = self._may_read_samples(number, partition)
             self._join.keep(number, LABELS if reads_samples else SAMPLES)
