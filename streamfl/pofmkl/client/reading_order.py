@@ -25,6 +25,8 @@ __all__ = ["ReadingOrder"]
 
 SAMPLES: Final = "samples"
 LABELS: Final = "labels"
+# Samples wait for this too, on its own: labels that are read meanwhile do not begin the patience anew.
+MODEL: Final = "model"
 # The most labels of a partition that wait for their samples, and the part of labels.limit that those of one
 # client may take. The rest of that remembers what the client has learnt: its oldest entry is forgotten first,
 # and that must not be a label whose sample comes next.
@@ -77,8 +79,8 @@ class _Partition:
     late, early: labels since the last look that came after their sample, and the others.
     labels_are_late: whether most of the last labels did.
     learnt: labels.
-    without_samples: clients whose labels wait, and of which no sample came although many were read.
-    waits: by the input that waits.
+    without_samples: clients with labels in hand, and no sample although many were read.
+    waits: by the input that waits; MODEL: samples.
     """
 
     is_history: bool = False
@@ -100,7 +102,7 @@ class _Partition:
     @property
     def awaited(self) -> Mapping[str, int]:
         """The progress of what an input waits for, by input."""
-        return {SAMPLES: self.received[LABELS] + self.learnt, LABELS: self.received[SAMPLES]}
+        return {SAMPLES: self.received[LABELS], LABELS: self.received[SAMPLES], MODEL: self.learnt}
 
     def note_sample(self, offset: int, met: float | None) -> None:
         """met: when its label came; None: it is not in hand."""
@@ -153,8 +155,7 @@ class ReadingOrder:
         self._share = max(1, join.limit // LABELS_SHARE)
         self._partitions: dict[int, _Partition] = {}
         self._last_now = 0.0
-        # Whether the last poll with samples or labels was full.
-        self._was_full = False
+        self._was_full = False  # the last poll with samples or labels
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Partition()
@@ -193,8 +194,7 @@ class ReadingOrder:
 
         pairs: samples with a label that wait for the model, by partition.
         full: whether as many records came as were asked for; None: the model alone came. While poll after
-            poll is full, more may lie there for those that wait, and their patience does not run. It runs
-            between two bursts of another partition.
+            poll is full, more may lie there for those that wait, and their patience does not run.
         """
         crowded = now - self._last_now if full and self._was_full else 0.0
         self._was_full = self._was_full if full is None else full
@@ -243,9 +243,11 @@ class ReadingOrder:
             # Labels are read first, so samples without a label make room for labels.
             self._join.keep(number, LABELS)
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
-            if not enough or not self._samples_wanted(number, pairs):
+            if not self._samples_wanted(number, pairs):
+                yield MODEL
+            if not enough:
                 yield SAMPLES
-            if enough and unread[SAMPLES]:
+            elif unread[SAMPLES]:
                 yield LABELS
 
     def _samples_wanted(self, number: int, pairs: int) -> int:
@@ -256,10 +258,9 @@ class ReadingOrder:
         # A round waits for every client. Whatever comes before a client's next sample has to be read.
         known = [client for name in labels if (client := self._registry.find((number, name)))]
         lacking = sum(map(self._takes_part, known))
-        if pairs < LATE * len(labels):
-            # Clients without any sample may have none at all.
-            lacking += len(labels) - len(known)
-        return lacking
+        # Clients without any sample may have none at all: few samples are read for them.
+        ahead = max(LATE, self._registry.count(number)) - pairs
+        return lacking + max(0, min(len(labels) - len(known), ahead))
 
     def _most_samples(self, number: int) -> int:
         """The most samples to read on one version of the model.
@@ -335,16 +336,20 @@ class ReadingOrder:
     def _is_held(self, wait: _Wait | None) -> bool:
         return wait is not None and self._last_now < wait.since + self._patience
 
+    def _is_paused(self, partition: _Partition, channel: str) -> bool:
+        waits_for = (SAMPLES, MODEL) if channel == SAMPLES else (channel,)
+        return any(self._is_held(partition.waits.get(one)) for one in waits_for)
+
     def _wants_labels(self, partition: _Partition) -> bool:
         """Whether its labels are read, and its samples wait."""
-        return self._is_held(partition.waits.get(SAMPLES)) and LABELS not in partition.waits
+        return self._is_paused(partition, SAMPLES) and LABELS not in partition.waits
 
     def _lacks_labels(self, partition: _Partition) -> bool:
         """Whether its samples are read, and the last ones came without a label in hand."""
         return (
             partition.is_history
             and partition.misses >= MISSES
-            and SAMPLES not in partition.waits
+            and not partition.waits.keys() & {SAMPLES, MODEL}
             and self._last_now < partition.sample_came + self._patience
         )
 
@@ -354,8 +359,8 @@ class ReadingOrder:
         return [
             (channel, number)
             for number, partition in self._partitions.items()
-            for channel, wait in partition.waits.items()
-            if self._is_held(wait)
+            for channel in (SAMPLES, LABELS)
+            if self._is_paused(partition, channel)
         ]
 
     def most_records(self, pairs: Mapping[int, int]) -> int | None:
@@ -366,7 +371,7 @@ class ReadingOrder:
         limits = []
         for number, partition in self._partitions.items():
             pace = self._catch_up.pace(number)
-            if len(partition.waits) == 2 and all(map(self._is_held, partition.waits.values())):
+            if self._is_paused(partition, SAMPLES) and self._is_paused(partition, LABELS):
                 continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
                 labels, samples = self._share, self._samples_wanted(number, pairs[number])
@@ -379,13 +384,8 @@ class ReadingOrder:
     @property
     def wake_at(self) -> float | None:
         """When an input waits no longer."""
-        held = [
-            wait.since + self._patience
-            for partition in self._partitions.values()
-            for wait in partition.waits.values()
-            if self._is_held(wait)
-        ]
-        return min(held, default=None)
+        waits = [wait for partition in self._partitions.values() for wait in partition.waits.values()]
+        return min((wait.since + self._patience for wait in waits if self._is_held(wait)), default=None)
 
     def set_back(self, now: float) -> None:
         """Replace every remembered time after ``now`` with ``now``: the clock was ahead."""
