@@ -226,10 +226,6 @@ class CoordinatorEntities:
         embeddings = self._embeddings.take(rows, axis=0)
         return np.asarray(~embeddings["held"] | (outdated & ~embeddings["unanswered"]))
 
-    def was_asked(self, rows: NDArray[np.intp], number: int) -> NDArray[np.bool_]:
-        """Whether a party sent each entity's embedding because it was asked, (n,)."""
-        return np.asarray(self._embeddings["requests"][rows, number] > 0)
-
     def may_be_asked(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Embeddings that wait for their gradient and were not asked for before, (n, M). None without
         requests: a party that is asked beyond them forgets the entity."""

@@ -238,11 +238,9 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
             task.parties.keep_up(number, task.entities.missed(rows, number, now))
             task.entities.show(rows, number, part)
             self._watch.awaited(task.entities.missing(rows))
-            behind = task.parties.behind
-            if self._max_staleness is None:
-                # What was asked for has waited for others already. It would grow too old once more.
-                behind = behind | task.entities.was_asked(rows, number)[:, np.newaxis]
-            sends += self._work_off(task, part.names, rows, now, behind, (number, ages), part.headers)
+            sends += self._work_off(
+                task, part.names, rows, now, task.parties.behind, (number, ages), part.headers
+            )
         return sends
 
     def _tell_of_two(self, number: int, shown: SentEmbeddings, again: list[int], late: list[int]) -> None:

@@ -182,10 +182,7 @@ class Reference:
             party.behind = False
         requests = before.requests + 1 if before and before.asked else 0
         entity.held[shown.party] = Held(shown, requests, answers)
-        patient = not requests or self.alignment.max_staleness is not None
-        return self._predict(shown.entity, entity) + self._work_off(
-            shown.entity, entity, now, patient=patient
-        )
+        return self._predict(shown.entity, entity) + self._work_off(shown.entity, entity, now)
 
     def tick(self, now: float) -> list[Said]:
         self._set_back(now)
@@ -300,13 +297,8 @@ class Reference:
         another = one.shown.epoch != self.parties[one.shown.party].latest[0]
         return not asked and (another or self._age(one.shown) > 2)
 
-    def _work_off(
-        self, name: str, entity: Entity, now: float, in_vain: bool = False, patient: bool = True
-    ) -> list[Said]:
-        """Learn from an entity, or find who has to be asked or waited for.
-
-        patient: whether it may wait for other parties.
-        """
+    def _work_off(self, name: str, entity: Entity, now: float, in_vain: bool = False) -> list[Said]:
+        """Learn from an entity, or find who has to be asked or waited for."""
         held, rules = entity.held, self.alignment
         if entity.label is None or any(one.fresh and one.asked for one in held.values()):
             return []
@@ -320,8 +312,7 @@ class Reference:
         missing = self._missing(entity)
         enough = len(fresh - late) >= rules.wait_for
         below_quorum = len(self.parties) - len(missing) < (rules.learning_quorum or len(self.parties))
-        lacking = [number for number in missing if not self.parties[number].behind]
-        waits = enough and below_quorum and patient and bool(lacking)
+        waits = enough and below_quorum and not all(self.parties[number].behind for number in missing)
         together = enough and not waits
         answered = fresh if together else late
         stale = [number for number in sorted(fresh) if self._is_stale(held[number], in_vain)]

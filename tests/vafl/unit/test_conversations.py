@@ -587,17 +587,3 @@ def test_an_embedding_that_waited_in_vain_while_its_party_learnt_is_asked_for_an
     assert coordinator.tick(10.0) == ["bank: new 2 2", "bank: old 1 again"]
     coordinator.hears("bank", "other", 1.0, version=9, now=11.0)
     assert coordinator.hears("bank", "old", 3.0, version=3, now=11.0) == ["bank: old 4 6"]
-
-
-def test_what_was_asked_for_because_others_did_not_come_does_not_wait_for_them_again() -> None:
-    """Protects the same history where the missing party keeps up with others: the answer waited for it
-    once more, and got its gradient ten seconds and 56 steps later."""
-    coordinator = Coordinator(learning_quorum=2)
-    for entity in ("old", "new", "both"):
-        coordinator.labelled(entity, 0.0)
-    coordinator.hears("bank", "old", 1.0, version=0)
-    coordinator.hears("bank", "new", 1.0, version=3)
-    assert coordinator.tick(10.0) == ["bank: new 2 2", "bank: old 1 again"]
-    coordinator.hears("bank", "both", 1.0, version=4, now=10.5)
-    coordinator.hears("shop", "both", 1.0, version=1, now=10.6)
-    assert coordinator.hears("bank", "old", 3.0, version=4, now=11.0) == ["bank: old 4 8"]
