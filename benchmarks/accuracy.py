@@ -13,8 +13,6 @@ from benchmarks.accuracy_document import fill, picture, state, tables
 from benchmarks.accuracy_plan import METHODS, SEEDS, plan
 from benchmarks.accuracy_runs import ROOT, Cache, Stream, load_streams, measure, pending
 
-__all__ = ["main"]
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(

@@ -29,8 +29,6 @@ from benchmarks.accuracy_plan import (
 )
 from benchmarks.accuracy_runs import Cache, Run, curve_points
 
-__all__ = ["Figure", "Figures", "experiment", "fill", "overview", "picture", "places", "state", "tables"]
-
 NOTHING = "-"
 BYTES_DRAWN = (3e2, 3e5)
 TITLES = {"bike_hour": "bike", "parkinsons_telemonitoring": "telemonitoring"}
@@ -248,6 +246,11 @@ def fill(text: str, contents: Mapping[str, str]) -> str:
             raise ValueError(f"the document has no {begin or f'<!-- begin {name} -->'} with an <!-- end -->")
         text = f"{before}{begin}\n\n{content}\n\n{end}{after}"
     return text
+
+
+def fill_in(document: Path, contents: Mapping[str, str]) -> None:
+    """The same of a file."""
+    document.write_text(fill(document.read_text(encoding="utf-8"), contents), encoding="utf-8")
 
 
 def picture(cache: Cache, path: Path) -> None:

@@ -7,26 +7,6 @@ from collections.abc import Iterator
 from benchmarks.accuracy_runs import Method, Run, Sections
 from streamfl.learning.challengers import challenger_names
 
-__all__ = [
-    "ABLATIONS",
-    "BASELINES",
-    "CELLS",
-    "CHALLENGERS",
-    "EXPERIMENTS",
-    "EXPERIMENT_SETS",
-    "FEDERATED",
-    "LATE",
-    "LATE_BY",
-    "METHODS",
-    "SEEDS",
-    "SETS",
-    "WHOLE",
-    "Experiment",
-    "cells_of",
-    "plan",
-    "seeds_of",
-]
-
 SETS = ("naval", "air", "uji", "bike_hour", "parkinsons_telemonitoring")
 # Its rows are dealt in file order: a method that draws nothing does the same with every seed.
 DEALT_WITHOUT_SEED = ("parkinsons_telemonitoring",)

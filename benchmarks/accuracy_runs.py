@@ -21,26 +21,13 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from streamfl.contract.role import DataError
 from streamfl.learning.challengers import challenger_names
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.comparison import Problem, compare
 from streamfl.pofmkl.tools.direct import federated
-
-__all__ = [
-    "Cache",
-    "Method",
-    "Run",
-    "Stream",
-    "compute",
-    "curve_points",
-    "load_streams",
-    "measure",
-    "pending",
-    "source_hash",
-]
 
 ROOT = Path(__file__).parents[1]
 CURVE_POINTS = 24
@@ -85,8 +72,8 @@ class Run:
 class Stream:
     """Inputs (T, K, d) and labels (T, K), both on the learning scale."""
 
-    inputs: NDArray[np.float64]
-    labels: NDArray[np.float64]
+    inputs: Floats
+    labels: Floats
 
 
 class Cache:

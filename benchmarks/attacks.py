@@ -16,8 +16,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["Attack", "Attacks", "attacked_systems", "main"]
-
 FOLDER = Path(__file__).parent
 
 

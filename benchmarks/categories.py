@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from benchmarks.rounds import in_rounds
 from streamfl.records.input_reader import InputReader
 from streamfl.records.inputs import InputSection
 
 CLIENTS, SAMPLES, VALUES = 12, 300, 30
-Floats = NDArray[np.float64]
 
 
 def real(name: str, categories: tuple[str, ...], seed: int) -> tuple[Floats, NDArray[np.int64], Floats]:

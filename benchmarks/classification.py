@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from streamfl.learning.accuracy import classification_figures
 from streamfl.learning.challengers import challenger
 from streamfl.pofmkl.config import PofmklSettings
@@ -43,7 +43,7 @@ def main() -> None:
             print(f"| {name} | {method} | {shown} |", flush=True)
 
 
-def streams(path: Path, ordered: bool, samples: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def streams(path: Path, ordered: bool, samples: int) -> tuple[Floats, Floats]:
     """Inputs (T, K, d), divided by the largest norm of a row, and labels 0 and 1 (T, K)."""
     with np.load(path) as archive:
         inputs, labels = archive["X"].astype(float), archive["y"].astype(float)
@@ -55,7 +55,7 @@ def streams(path: Path, ordered: bool, samples: int) -> tuple[NDArray[np.float64
     return inputs[rows] / np.linalg.norm(inputs, axis=1).max(), labels[rows]
 
 
-def predictions(method: str, inputs: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
+def predictions(method: str, inputs: Floats, labels: Floats) -> Floats:
     """Probabilities of label 1, (T, K), each before its label."""
     if method.startswith("default"):
         settings = PofmklSettings.model_validate(

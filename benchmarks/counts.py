@@ -27,20 +27,6 @@ from rich.table import Table
 
 from streamfl.runtime.worker import Worker
 
-__all__ = [
-    "COUNTED",
-    "FILE",
-    "VERSION",
-    "Meter",
-    "Workload",
-    "compared",
-    "counted",
-    "counted_systems",
-    "keep",
-    "kept",
-    "main",
-]
-
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "counts.csv"
 VERSION = ".".join(map(str, sys.version_info[:2]))

@@ -22,21 +22,6 @@ from benchmarks.figures import Figure, size
 from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
-__all__ = [
-    "CLIENTS",
-    "CONFIGURATION",
-    "PARTITIONS",
-    "SAMPLES",
-    "bare_rate",
-    "configuration",
-    "measure",
-    "rate",
-    "running",
-    "span",
-    "streamfl_rate",
-    "write_samples",
-]
-
 CLIENTS, SAMPLES, PARTITIONS = size(1_000, 20), size(100_000, 500), 4
 COMMIT_SECONDS, WAIT_SECONDS, LOOK_SECONDS = 0.1, 180.0, size(2.0, 1.0)
 

@@ -11,8 +11,6 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 
-__all__ = ["Clock", "client_settings", "new_worker"]
-
 
 class Clock:
     """Seconds that pass only when the benchmark says so."""

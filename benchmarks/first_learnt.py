@@ -33,8 +33,6 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl.config import VaflSettings
 
-__all__ = ["SYSTEMS", "Stream", "main", "seconds_on_a_broker", "seconds_to_learn"]
-
 RATES = (0.1, 1.0, 1000.0)
 PARTIES, COLUMNS = ("a", "b"), 2
 DELAY, LONGEST = 0.001, 50_000.0

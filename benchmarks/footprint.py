@@ -24,8 +24,6 @@ from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
 
-__all__ = ["measure"]
-
 IDLE_CLIENTS, IDLE_DEFAULT_CLIENTS, CHUNK = size(10_000, 200), size(2_000, 100), size(1_000, 100)
 # Snapshots of the default preset come every 64 samples, so that many seconds have to be seen.
 CLIENTS, SECONDS = size(1_000, 20), {"paper": size(6, 3), "default": size(66, 3)}

@@ -31,8 +31,6 @@ from streamfl.identity import (
 )
 from streamfl.runtime.bus import Bus, connect
 
-__all__ = ["measure"]
-
 # Bytes of an update: one kernel of the paper's preset, five of the default.
 UPDATES = {"one kernel": 880, "five kernels": 4_100}
 COMMIT, REPEATS, RUNS = 100, size(100, 1), size(3, 1)

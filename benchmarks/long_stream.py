@@ -21,8 +21,6 @@ from streamfl.pofmkl.learning.section import LearningSection
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 
-__all__ = ["main"]
-
 CLIENTS, DIMENSION, NOISE, TURN = 2, 3, 0.1, 200_000
 REPORT_EVERY = 100_000
 

@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from river import preprocessing, stats
 
+from benchmarks.commands import Floats
 from benchmarks.rounds import in_rounds
 from streamfl.records.imputation import RunningMeans
 
 SETS = {"air": (12, 300), "bike_hour": (12, 300), "parkinsons_telemonitoring": (14, 300)}
 RATES = (0.0, 0.1, 0.3, 0.5)
 BLOCK = 24
-
-Floats = NDArray[np.float64]
 
 
 def taken_away(

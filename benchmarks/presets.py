@@ -17,8 +17,6 @@ from streamfl.encoding.wire import encoded_size
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.roles import learner
 
-__all__ = ["measure", "new_client"]
-
 # Until the latest samples of every client are as many as are kept.
 WARM_UP, REPEATS, SENT = size(260, 2), size(30, 1), (1, 5)
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Processes"]
-
 # A worker that has partitions is one that serves.
 SERVING = "partitions moved"
 

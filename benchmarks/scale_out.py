@@ -31,8 +31,6 @@ from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 
-__all__ = ["measure"]
-
 CONNECTORS, PARTITIONS = size(("kafka", "kafka+librdkafka"), ("kafka+librdkafka",)), 6
 # A record every 20 ms in each partition; quiet, then with one process more, then with one less, so many
 # seconds each.

@@ -23,8 +23,6 @@ from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
 
-__all__ = ["UPDATES", "measure", "server_seconds", "settings_of", "write_updates"]
-
 CLIENTS, UPLOADS, RECORDS_PER_POLL, REPEATS, KERNELS = size(1_000, 50), size(60, 4), 4_000, size(3, 1), 51
 UPDATES = CLIENTS * UPLOADS
 WAIT_SECONDS = 120.0

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.backlog.federation import Federation, settings_of
 from benchmarks.backlog.systems import ENTITY, STAY_BOUNDS, STAY_CENTRES, STAY_PARTIES, SYSTEMS, System
+from benchmarks.commands import Floats
 from streamfl.learning.accuracy import accuracy, area_under_curve
 
 WAYS = ("paced", "history", "late")
@@ -215,7 +215,7 @@ def _of_models(
     test = whole.iloc[count:]
     inputs = np.clip((test.to_numpy()[:, :-1] - np.array(STAY_CENTRES)) / np.array(STAY_BOUNDS), -1, 1)
     labels = (test.to_numpy()[:, -1] - 10) / 10
-    weights: dict[int, NDArray[np.float64]] = {}
+    weights: dict[int, Floats] = {}
     for _, one in said:
         own = weights.setdefault(one["version"], np.zeros(len(STAY_CENTRES)))
         own[STAY_PARTIES[one["party"]] + np.array(one["columns"], int)] = one["weights"]
@@ -228,7 +228,7 @@ def _of_models(
     )  # fmt: skip
 
 
-def _unexplained(labels: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+def _unexplained(labels: Floats, predicted: Floats) -> float:
     return float(np.square(labels - predicted).sum() / np.square(labels - labels.mean()).sum())
 
 

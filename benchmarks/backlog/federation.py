@@ -20,8 +20,6 @@ from benchmarks.backlog.systems import ENTITY, System
 from benchmarks.processes import Processes
 from streamfl.runtime.bus import connect
 
-__all__ = ["Federation", "settings_of"]
-
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # A file's block, behind the last name of a file before it.
 FILES = re.compile(r"`([\w-]+)\.toml`(?:(?!`[\w-]+\.toml`|```).)*?\n\n```toml\n(.*?)```", re.DOTALL)

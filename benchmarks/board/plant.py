@@ -20,8 +20,6 @@ from typing import Any
 
 import streamfl
 
-__all__ = ["watched"]
-
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = {"server": "server", "client-1": "client", "client-2": "client"}
 DEVICES, PARTITIONS, READINGS_A_SECOND = 8, 4, 3.0

@@ -22,21 +22,18 @@ from typing import Any, Literal
 
 import numpy as np
 from fdskl.proof.direct import DirectModel, Party, learn, median_distance, standardised
-from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 from sklearn.svm import SVC, SVR, LinearSVC
 
 from benchmarks.accuracy_document import fill
+from benchmarks.commands import Floats
 from benchmarks.fdskl.linear import svrg
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.learning.section import KernelLearningSection
 from streamfl.learning.accuracy import area_under_curve
 
-__all__ = ["METHODS", "SETS", "Split", "main", "read", "table"]
-
 ROOT = Path(__file__).parents[2]
-Floats = NDArray[np.float64]
 # The measure of each set in the table: error (%), AUC, or the root of the mean squared error over the labels'
 # deviation.
 SETS = {

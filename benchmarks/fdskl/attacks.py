@@ -17,6 +17,7 @@ from scipy.spatial.distance import pdist
 from sklearn.datasets import load_breast_cancer
 
 from benchmarks.attacks import Attack, Attacks
+from benchmarks.commands import Floats
 from benchmarks.fdskl.recovery import (
     distances_of_phases,
     explained,
@@ -30,22 +31,10 @@ from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.sums.masks import OwnIncarnation, masked, paper_mask
 from streamfl.privacy.keyed_noise import noisy
 
-__all__ = [
-    "ATTACKS",
-    "FEATURES",
-    "NORM",
-    "SPLIT",
-    "Federation",
-    "prediction_error",
-    "protected_columns",
-    "table",
-]
-
 SEED, FEATURES = 3, 1024
 # Columns of the active party and of two others.
 SPLIT = ((0, 10), (10, 20), (20, 30))
 NORM, NOISES = 3.0, (0.75, 1.5, 3.0, 6.0)
-Floats = NDArray[np.float64]
 
 
 class Federation:

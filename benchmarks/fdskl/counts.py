@@ -10,8 +10,6 @@ import numpy as np
 from benchmarks.counts import Meter
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 
-__all__ = ["WORKLOADS"]
-
 PARTIES, ROUND, BEFORE, ROUNDS = {"bank": 8, "shop": 7, "phone": 7}, 512, 1, 2
 
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from benchmarks.fdskl.accuracy import BLOCKS, NEWTON, ROOT, SINGLE, Split, learnt_from, read
 
-__all__ = ["Curve", "curve"]
-
 # Sets, whose measure in the table is an error in percent; points of a curve; and labels that the paper's own
 # iterations stop at.
 SHOWN = ("phishing", "a9a")

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.learning.schedule import ends_of_iterations
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
-
-__all__ = ["KernelHistory", "losses", "main", "of_history", "simulated"]
 
 PARTIES = ("a", "b", "c")
 SETS = ("elec2", "phishing", "credit_default", "bike_hour")
@@ -37,7 +36,7 @@ class KernelHistory:
     labels: (rows,), 0 and 1, or from 0 to 1.
     """
 
-    def __init__(self, inputs: NDArray[np.float64], labels: NDArray[np.float64], **learning: Any) -> None:
+    def __init__(self, inputs: Floats, labels: Floats, **learning: Any) -> None:
         places = np.array_split(np.arange(inputs.shape[1]), len(PARTIES))
         self.columns = [[f"x{place}" for place in own] for own in places]
         self.inputs, self.labels = [inputs[:, own] for own in places], labels
@@ -85,7 +84,7 @@ def of_history(history: KernelHistory, away: float = 0.0) -> KernelFederation:
     return found
 
 
-def losses(found: KernelFederation) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def losses(found: KernelFederation) -> tuple[Floats, NDArray[np.int64]]:
     """The loss of each row's last prediction, (rows,), and the version of its model, (rows,)."""
     last = {int(one.entity): one for one in found.predictions()}
     outputs = np.array([last[row].score for row in range(len(found.labels))])

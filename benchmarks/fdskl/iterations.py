@@ -19,8 +19,6 @@ import numpy as np
 from benchmarks.figures import size
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 
-__all__ = ["MESSAGE_SECONDS", "PARTIES", "TOPOLOGIES", "IterationTime", "iteration_times", "picture"]
-
 TOPOLOGIES = ("tree", "star", "ring")
 PARTIES = size((2, 4, 8, 16), (2,))
 MESSAGE_SECONDS = 0.05

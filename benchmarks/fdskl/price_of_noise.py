@@ -13,12 +13,12 @@ import argparse
 import numpy as np
 from scipy.spatial.distance import pdist
 
+from benchmarks.commands import Floats
 from benchmarks.fdskl.attacks import (
     FEATURES,
     NORM,
     SPLIT,
     Federation,
-    Floats,
     prediction_error,
     protected_columns,
     table,
@@ -26,8 +26,6 @@ from benchmarks.fdskl.attacks import (
 from benchmarks.fdskl.recovery import explained, from_known_rows, up_to_an_affine_map
 from benchmarks.figures import size
 from streamfl.fdskl.sums.circle import from_circle
-
-__all__ = ["main", "recovered"]
 
 NOISES = size((0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 6.0), (3.0,))
 MORE = 8

@@ -7,18 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
+from benchmarks.commands import Floats
 from streamfl.fdskl.sums.circle import from_circle
 
-__all__ = [
-    "distances_of_phases",
-    "explained",
-    "from_known_rows",
-    "solved_differences",
-    "solved_from_the_first",
-    "up_to_an_affine_map",
-]
-
-Floats = NDArray[np.float64]
 TURN = 2 * np.pi
 # A kernel's value below this is lost in the error of its mean over features.
 LEAST_KERNEL = 0.02

@@ -11,8 +11,6 @@ import numpy as np
 
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 
-__all__ = ["federation", "first_model", "main"]
-
 PARTIES, COLUMNS = ("a", "b", "c"), (("a0", "a1"), ("b0",), ("c0", "c1"))
 ENTITIES, STEP = 4000, 0.02
 RATES, HISTORIES = (0.1, 1.0, 10.0, 100.0, 1000.0), (100, 1000, 4000)

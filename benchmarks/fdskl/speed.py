@@ -34,8 +34,6 @@ from streamfl.fdskl.sums.keystream import Keystream
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
-__all__ = ["measure"]
-
 # A round as predictions have it: so many entities of so many features fit into a record.
 ENTITIES, FEATURES, COLUMNS, REPEATS = 120, 2048, 30, size(40, 1)
 BANDWIDTH, SECRET = 5.0, b"a secret of this benchmark alone"

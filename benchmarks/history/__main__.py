@@ -16,8 +16,6 @@ from benchmarks.history.bus import BUSES
 from benchmarks.history.cell import CLIENTS_RATE, SERVERS, WAYS, Cell, Comparison, measure_cell, simulated
 from benchmarks.history.tables import FILES, TABLES, Shape
 
-__all__ = ["main"]
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.history", description=__doc__)

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from benchmarks.broker import running_broker
 
-__all__ = ["BUSES", "bus_at"]
-
 BUSES = ("sqlite", "kafka", "kafka+librdkafka")
 
 

@@ -13,24 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from benchmarks.end_to_end import span
 from benchmarks.history.bus import bus_at
 from benchmarks.history.deployment import LOOK_SECONDS, Deployment
 from benchmarks.history.tables import CLIENT, LABEL, write_table
-
-__all__ = [
-    "CLIENTS_RATE",
-    "SERVERS",
-    "WAYS",
-    "Cell",
-    "Comparison",
-    "Measured",
-    "Promised",
-    "measure_cell",
-    "simulated",
-]
 
 WAYS = ("history", "paced")
 # Records a second of each client that come live.
@@ -198,9 +186,7 @@ def _run(deployment: Deployment, cell: Cell) -> tuple[float, float]:
     return began, deployment.stop("client")
 
 
-def _measured(
-    deployment: Deployment, labels: NDArray[np.float64], began: float, processor: float
-) -> Measured:
+def _measured(deployment: Deployment, labels: Floats, began: float, processor: float) -> Measured:
     samples, clients = labels.shape
     predictions = np.full((samples, clients), np.nan)
     versions = np.zeros((samples, clients), dtype=int)

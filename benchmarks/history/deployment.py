@@ -13,8 +13,6 @@ from benchmarks.history.tables import CLIENT, LABEL
 from benchmarks.processes import Processes
 from streamfl.runtime.bus import connect
 
-__all__ = ["Deployment", "Predicted"]
-
 NAME = "plant"
 LOOK_SECONDS = 0.25
 

@@ -18,8 +18,6 @@ from benchmarks.figures import Figure, size
 from benchmarks.history.cell import CLIENTS_RATE, WAYS, Cell, Comparison, Measured, measure_cell, simulated
 from benchmarks.history.tables import TABLES, Shape
 
-__all__ = ["measure"]
-
 PROGRAM = Path(sys.executable).with_name("streamfl")
 DATA = size(("trump", "friedman", "meters"), ("diabetes",))
 BUSES = size(("sqlite", "kafka"), ("sqlite",))

@@ -15,12 +15,11 @@ from river import datasets
 from sklearn.datasets import load_diabetes, make_friedman1
 
 from benchmarks.accuracy_runs import load_streams
-
-__all__ = ["CLIENT", "FILES", "LABEL", "TABLES", "Shape", "write_table"]
+from benchmarks.commands import Floats
 
 CLIENT, LABEL = "device", "y"
 METERS = 30
-Rows = tuple[NDArray[np.float64], NDArray[np.float64]]
+Rows = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ FILES = {
 }
 
 
-def write_table(name: str, clients: int, samples: int, seed: int, path: Path) -> NDArray[np.float64]:
+def write_table(name: str, clients: int, samples: int, seed: int, path: Path) -> Floats:
     """Write the rows as CSV, the t-th samples of all clients before the next ones, and return the labels
     (samples, clients).
 

@@ -17,8 +17,6 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 
-__all__ = ["WORKLOADS"]
-
 DIMENSION, PARTITIONS, POLL = 14, 4, 600
 # Polls before the count begins, in which clients get their seats, and counted ones.
 BEFORE, POLLS = 2, 2

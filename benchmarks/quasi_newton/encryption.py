@@ -31,8 +31,6 @@ from streamfl.quasi_newton.encryption.products import add_plain, transposed_prod
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 from streamfl.quasi_newton.rows.alignment import Alignment
 
-__all__ = ["measure"]
-
 Result = TypeVar("Result")
 
 BITS, ROWS, HOST, GUEST, ROUNDS = size(2048, 1024), size(1000, 20), 12, 11, size(3, 1)

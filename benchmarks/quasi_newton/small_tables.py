@@ -19,6 +19,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.accuracy_document import fill
+from benchmarks.commands import Floats
 from streamfl.learning.accuracy import log_loss
 from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.learning import taylor
@@ -31,7 +32,6 @@ from streamfl.quasi_newton.scoring.scorecard import fit_calibration
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "quasi-newton-privacy.md"
-Floats = NDArray[np.float64]
 STORED = (
     "credit_default",
     "gmsc",

@@ -11,26 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY
 from streamfl.vafl.tools.federation import VerticalFederation
-
-__all__ = [
-    "BATCH",
-    "ENTITIES",
-    "PARTIES",
-    "Figures",
-    "Heard",
-    "first_numbers",
-    "heard_of",
-    "run",
-    "secret_file",
-    "settings",
-    "table",
-]
 
 # Pieces of outdoor photographs; the label: whether people made what is on them.
 DATA, MADE_BY_PEOPLE = "river:ImageSegments", {"brickface", "cement", "path", "window"}
@@ -42,7 +28,7 @@ Figures = Mapping[str, Any]
 
 
 @cache
-def table() -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+def table() -> tuple[list[Floats], Floats]:
     """Inputs by party, (rows, features) with mean 0 and deviation 1, and labels 0 and 1, in one random
     order."""
     data = read_data(DATA)
@@ -123,5 +109,5 @@ def secret_file(folder: Path, number: int = 0) -> str:
     return str(path)
 
 
-def first_numbers(messages: Sequence[Any]) -> NDArray[np.float64]:
+def first_numbers(messages: Sequence[Any]) -> Floats:
     return np.array([np.frombuffer(one.gradient, np.float32)[0] for one in messages], np.float64)

@@ -18,20 +18,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from river import compose, linear_model, preprocessing
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer, load_diabetes, make_classification, make_friedman1
 
+from benchmarks.commands import Floats
 from streamfl.learning.accuracy import accuracy, log_loss
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.vafl.config import COORDINATOR, RATES, VaflSettings
 from streamfl.vafl.tools.run import run_vertical
 
-Floats = NDArray[np.float64]
 ENTITIES = 4_000
 # The last ones are for the figure on other entities, which is not looked at here.
 REST = 50

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from benchmarks.attacks import Attack
+from benchmarks.commands import Floats
 from benchmarks.vafl.attacked import (
     BATCH,
     ENTITIES,
@@ -29,17 +30,6 @@ from streamfl.privacy.keyed_noise import noisy
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.functions.models import embedding_function
 from streamfl.vafl.tools.federation import VerticalFederation
-
-__all__ = [
-    "another_norm",
-    "inverted_embeddings",
-    "known_records",
-    "last_digits",
-    "membership",
-    "reachable",
-    "revisions",
-    "the_other_party",
-]
 
 NETWORK: Mapping[str, Mapping[str, Any]] = {
     "embedding": {"hidden": [16]},
@@ -90,11 +80,11 @@ def _inverted(own: VaflSettings, heard: Heard) -> list[bool]:
 
 
 def _solve(
-    function: Callable[[NDArray[np.float64]], NDArray[Any]],
-    shown: NDArray[np.float64],
+    function: Callable[[Floats], NDArray[Any]],
+    shown: Floats,
     size: int,
     steps: int = 60,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Inputs (n, size) for which the function comes nearest to ``shown``: Levenberg and Marquardt's method
     from several points."""
     draws = np.random.default_rng(0)
@@ -243,7 +233,7 @@ def last_digits(folder: Path) -> Iterator[Attack]:
         ]
     )
 
-    def area(told: NDArray[np.float64]) -> float:
+    def area(told: Floats) -> float:
         both = np.concatenate(list(told))
         able = [reachable(both, value, noise).sum(axis=1) for value in values]
         return area_under_curve((able[0] - able[1]).astype(float), np.repeat([1.0, 0.0], repeats))
@@ -310,7 +300,7 @@ def membership(folder: Path) -> Iterator[Attack]:
     )
 
 
-def _vectors(embeddings: Sequence[Any]) -> NDArray[np.float64]:
+def _vectors(embeddings: Sequence[Any]) -> Floats:
     """(embeddings, embedding size)."""
     return np.array([np.frombuffer(one.values, np.float32) for one in embeddings], np.float64)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from benchmarks.attacks import Attack
+from benchmarks.commands import Floats
 from benchmarks.vafl.attacked import (
     ENTITIES,
     PARTIES,
@@ -33,15 +34,6 @@ from streamfl.vafl.functions.heads import LOGISTIC, OutputLoss, SumHead
 from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.vafl.tools.federation import VerticalFederation
-
-__all__ = [
-    "an_entity_that_returns",
-    "last_digits_of_a_label",
-    "many_gradients",
-    "sign_of_a_gradient",
-    "told_of_a_label",
-    "two_federations",
-]
 
 
 def sign_of_a_gradient(folder: Path) -> Iterator[Attack]:
@@ -129,7 +121,7 @@ def two_federations(folder: Path) -> Iterator[Attack]:
     noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
     changed = np.random.default_rng(5).random(ENTITIES) < 0.5
 
-    def told(name: str, labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    def told(name: str, labels: Floats) -> Floats:
         own = settings({**noise, "federation": {"name": name}})
         federation = VerticalFederation(own, [one[:ENTITIES] for one in inputs], labels)
         federation.write_labels(range(ENTITIES))
@@ -240,7 +232,7 @@ def _reachable_in_single(told: NDArray[np.float32], value: np.float32) -> NDArra
     return np.asarray((value + np.array(near) == told).any(axis=0))
 
 
-def _labels_as_told(heard: Heard) -> NDArray[np.float64]:
+def _labels_as_told(heard: Heard) -> Floats:
     """The prediction less the gradient, by pass, (passes, ENTITIES): the label and the noise on it."""
     sums: dict[int, list[float]] = {}
     for party in PARTIES:

@@ -33,8 +33,6 @@ from streamfl.vafl.messages import Embedding, Reply
 from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.roles import ROLES
 
-__all__ = ["Federation", "measure", "settings"]
-
 PARTIES = ("bank", "shop", "phone")
 # Entities of a round: they are shown by all parties, then labelled.
 FEATURES, ENTITIES, ROUNDS, REPEATS, BATCH = 16, size(256, 32), size(8, 1), size(20, 4), 16
