@@ -78,11 +78,9 @@ class Problem:
         return np.asarray(columns, np.float32), next(iter(windows.values())).labels / RESIDUAL_ONE
 
 
-def _ten(random: np.random.Generator, columns: int) -> tuple[NDArray[np.int64], Floats]:
-    """Which columns make a label, and weights of sizes .5 to 1.5 for them, in a whole vector."""
-    weights, active = np.zeros(columns), random.choice(columns, 10, replace=False)
-    weights[active] = random.choice([-1, 1], 10) * random.uniform(0.5, 1.5, 10)
-    return active, weights
+def _sizes(random: np.random.Generator) -> Floats:
+    """Ten weights of .5 to 1.5, with signs."""
+    return np.asarray(random.choice([-1, 1], 10) * random.uniform(0.5, 1.5, 10))
 
 
 def synthetic(rows: int, seed: int, columns: int = 1000, deviations: float = 1.5) -> Problem:
@@ -92,7 +90,9 @@ def synthetic(rows: int, seed: int, columns: int = 1000, deviations: float = 1.5
     Ten weights of sizes .5 to 1.5 and a label of deviation 1.
     """
     random = np.random.default_rng([seed, rows])
-    _, weights = _ten(random, columns)
+    weights = np.zeros(columns)
+    # The sizes are drawn first.
+    weights[random.choice(columns, 10, replace=False)] = _sizes(random)
     weights *= np.sqrt(0.95) / np.linalg.norm(weights)
 
     def draw(count: int) -> tuple[NDArray[np.float32], Floats]:
@@ -116,7 +116,8 @@ def sparse(rows: int, seed: int, nonzeros: int, columns: int = 1000) -> Problem:
     nonzeros: of each column of training; test rows have the same share of them. The label has a deviation of
     1, and its bound is 2."""
     random = np.random.default_rng([seed, rows, nonzeros])
-    active, weights = _ten(random, columns)
+    active, weights = random.choice(columns, 10, replace=False), np.zeros(columns)
+    weights[active] = _sizes(random)
     weights *= np.sqrt(0.95 / (nonzeros / rows)) / np.linalg.norm(weights)
     features = np.zeros((rows, columns), dtype=np.float32)
     for column in range(columns):
