@@ -56,9 +56,9 @@ def data_folder() -> Path:
 
 
 def data_set(folder: Path, name: str, *parts: str) -> list[Floats]:
-    """Inputs and labels of a set, or other parts of it."""
+    """Inputs and labels of a set, or other parts, those that it has."""
     with np.load(folder / f"{name}.npz") as kept:
-        return [kept[part].astype(np.float64) for part in parts or ("X", "y")]
+        return [kept[part].astype(np.float64) for part in parts or ("X", "y") if part in kept]
 
 
 def row(*cells: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.commands import DOCS, arguments, data_folder
-from benchmarks.fdskl.accuracy import BLOCKS, NEWTON, SINGLE, Split, learnt_from, read
+from benchmarks.fdskl.accuracy import BLOCKS, NEWTON, SINGLE, Split, learnt_from, outputs_of, read
 from streamfl.simulation.pictures import label_axes, new_picture
 
 # Sets, whose measure in the table is an error in percent; points of a curve; and labels that the paper's own
@@ -32,14 +32,12 @@ Curve = list[tuple[int, float]]
 
 def curve(split: Split, fixed: dict[str, Any], choice: dict[str, Any], alone: bool) -> Curve:
     """Iterations, and percent of test rows that are wrong after them. alone: one party has all columns."""
-    parties = [slice(0, split.inputs.shape[1])] if alone else split.parts
+    parties = split.whole if alone else split.parts
     most = SINGLE_LABELS if alone else len(split.labels)
-    fewest = fixed["block_instances"]
     found = []
-    for labels in np.unique(np.geomspace(fewest, most, POINTS).astype(int)).tolist():
+    for labels in np.unique(np.geomspace(fixed["block_instances"], most, POINTS).astype(int)).tolist():
         learnt = learnt_from(split, {**fixed, **choice}, 0, parties, labels)
-        outputs = learnt.evaluate([split.test[:, part] for part in parties])
-        found.append((learnt.iterations, split.measures(outputs)["error"]))
+        found.append((learnt.iterations, split.measures(outputs_of(learnt, split, parties))["error"]))
     return found
 
 
