@@ -34,7 +34,10 @@ _DEFAULT = (
 )
 _PAPER = (
     *(f"streamfl/pofmkl/{name}.py" for name in ("client/role", "estimators/baselines")),
-    *(f"streamfl/kernels/{name}.py" for name in ("dictionary", "log_weights", "losses", "random_features")),
+    "streamfl/kernels/dictionary.py",
+    "streamfl/pofmkl/learning/log_weights.py",
+    "streamfl/kernels/losses.py",
+    "streamfl/kernels/random_features.py",
     "streamfl/contract/seeding.py",
 )
 _PAPER_LEARNING = {"preset": "paper", "features_per_kernel": 100, "regularisation": 1e-3}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+import numpy as np
+
 from streamfl.configuration.settings import BusSection
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
@@ -44,6 +49,17 @@ def client_settings(
             "uplink": {"kernels_per_upload": kernels},
         }
     )
+
+
+def sample_records(
+    count: int, clients: int, dimension: int, seed: int = 0, topic: str = "samples"
+) -> Iterator[Outgoing]:
+    """JSON samples with fields x0, x1, … and y, each client's as often as any other's."""
+    generator, encode = np.random.default_rng(seed), msgspec.json.Encoder().encode
+    names = [*(f"x{i}" for i in range(dimension)), "y"]
+    for number, row in enumerate(generator.random((count, dimension + 1)).round(6).tolist()):
+        content = encode(dict(zip(names, row, strict=True)))
+        yield Outgoing(topic, f"client-{number % clients}".encode(), content)
 
 
 def new_worker(settings: PofmklSettings, bus: MemoryBus, clock: Clock, max_records: int = 4000) -> Worker:

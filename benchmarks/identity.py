@@ -4,7 +4,6 @@ client."""
 from __future__ import annotations
 
 import hashlib
-import resource
 import statistics
 import tempfile
 import time
@@ -16,6 +15,7 @@ import numpy as np
 from benchmarks import end_to_end, server
 from benchmarks.broker import running_broker
 from benchmarks.figures import Figure, size
+from benchmarks.processes import children_seconds
 from streamfl.configuration.settings import IdentitySection
 from streamfl.contract.channels import TopicSpec
 from streamfl.contract.role import Record
@@ -134,10 +134,9 @@ def _end_to_end(bus: Bus, address: str, folder: Path) -> Iterator[Figure]:
                     _make_keys(folder, name)
                     text = text.replace("[bus]", f'members = "{folder}/{name}.toml"\n[bus]')
                     text += f'[identity]\nkey_file = "{folder}/{name}-site.key"\n'
-                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                before = children_seconds()
                 rates[keys].append(end_to_end.streamfl_rate(f"{name}.predictions", [text], bus))
-                after = resource.getrusage(resource.RUSAGE_CHILDREN)
-                seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                seconds = children_seconds() - before
                 taken[keys].append(1e6 * seconds / end_to_end.SAMPLES)
         plain, keyed = (statistics.median(rates[keys]) for keys in (False, True))
         yield Figure(f"identity: samples/s of {scheme} without keys, median of {RUNS}", plain, "1/s")

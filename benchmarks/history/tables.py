@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from river import datasets
 from sklearn.datasets import load_diabetes, make_friedman1
 
 from benchmarks.accuracy_runs import load_streams
-from benchmarks.commands import Floats
+from benchmarks.commands import Floats, data_folder
 
 CLIENT, LABEL = "device", "y"
 METERS = 30
@@ -43,20 +41,19 @@ def _diabetes(count: int, seed: int) -> Rows:
     return inputs[chosen], labels[chosen]
 
 
+def _of_river(table: Any, count: int) -> Rows:
+    inputs, labels = zip(*table.take(count), strict=True)
+    return np.array([list(one.values()) for one in inputs], dtype=float), np.array(labels)
+
+
 def _trump(count: int, seed: int) -> Rows:
     """1,001 days of polls in the order of time, which is the same for every seed."""
-    rows = list(datasets.TrumpApproval().take(count))
-    return np.array([list(inputs.values()) for inputs, _ in rows], dtype=float), np.array(
-        [label for _, label in rows]
-    )
+    return _of_river(datasets.TrumpApproval(), count)
 
 
 def _planes(count: int, seed: int) -> Rows:
     """River's made data: ten inputs of few values, two planes, and noise."""
-    rows = list(datasets.synth.Planes2D(seed=seed).take(count))
-    return np.array([list(inputs.values()) for inputs, _ in rows], dtype=float), np.array(
-        [label for _, label in rows]
-    )
+    return _of_river(datasets.synth.Planes2D(seed=seed), count)
 
 
 def _meters(count: int, seed: int) -> Rows:
@@ -95,18 +92,10 @@ FILES = {
 
 def write_table(name: str, clients: int, samples: int, seed: int, path: Path) -> Floats:
     """Write the rows as CSV, the t-th samples of all clients before the next ones, and return the labels
-    (samples, clients).
-
-    ValueError if the table has too few rows, or lies in STREAMFL_DATA and that is not set.
-    """
+    (samples, clients). ValueError if the table has too few rows."""
     if name in FILES:
-        folder = os.environ.get("STREAMFL_DATA")
-        if not folder:
-            raise ValueError(
-                f"{name}: the environment variable STREAMFL_DATA has to name the folder with its file and "
-                "streams.py"
-            )
-        dealt, answers, note = load_streams(Path(folder)).make(name, clients, samples, seed, Path(folder))
+        folder = data_folder()
+        dealt, answers, note = load_streams(folder).make(name, clients, samples, seed, folder)
         if note:
             raise ValueError(f"{name}: {note}")
         inputs, labels = dealt.swapaxes(0, 1), answers.T
@@ -118,17 +107,11 @@ def write_table(name: str, clients: int, samples: int, seed: int, path: Path) ->
                 f"{name} has {len(answers)} rows: {clients} clients x {samples} samples are too many"
             )
         inputs, labels = rows.reshape(samples, clients, -1), answers.reshape(samples, clients)
-    _write(path, inputs, labels)
-    return np.asarray(labels, dtype=np.float64)
-
-
-def _write(path: Path, inputs: NDArray[Any], labels: NDArray[Any]) -> None:
-    samples, clients, dimension = inputs.shape
+    heads = [CLIENT, *(f"x{number}" for number in range(inputs.shape[-1])), LABEL]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([CLIENT, *(f"x{number}" for number in range(dimension)), LABEL])
-        for step in range(samples):
-            for client in range(clients):
-                writer.writerow(
-                    [f"{CLIENT}-{client}", *inputs[step, client].tolist(), float(labels[step, client])]
-                )
+        writer.writerow(heads)
+        for own, told in zip(inputs.tolist(), labels.tolist(), strict=True):
+            for client, (row, label) in enumerate(zip(own, told, strict=True)):
+                writer.writerow([f"{CLIENT}-{client}", *row, float(label)])
+    return np.asarray(labels, dtype=np.float64)
