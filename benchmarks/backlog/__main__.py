@@ -110,7 +110,6 @@ def measured(
         began, said = _run(federation, system, way, count, given.rate)
         learnt = int(federation.figure(*system.learnt))
         lost = {metric: int(federation.figure(member, metric)) for member, metric in system.lost}
-    lost = {metric: int(federation.figure(member, metric)) for member, metric in system.lost}
     lost = {metric: number for metric, number in lost.items() if number}
     if system.fits_windows:
         return _of_models(said, whole, count, began, learnt, lost)
