@@ -28,6 +28,7 @@ from benchmarks.accuracy_plan import (
     seeds_of,
 )
 from benchmarks.accuracy_runs import Cache, Run, curve_points
+from streamfl.simulation.pictures import new_pyplot
 
 NOTHING = "-"
 BYTES_DRAWN = (3e2, 3e5)
@@ -255,15 +256,11 @@ def fill_in(document: Path, contents: Mapping[str, str]) -> None:
 
 def picture(cache: Cache, path: Path) -> None:
     """Error over time for every set, and error against bytes; the ending of ``path`` says the format."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
     from matplotlib.ticker import LogLocator
 
-    figures = Figures(cache)
+    figures, pyplot = Figures(cache), new_pyplot()
     figure, axes = pyplot.subplots(len(CELLS) + 1, len(SETS), figsize=(19, 12), layout="constrained")
-    colours = dict(zip((*DRAWN, *BASELINES), pyplot.get_cmap("tab20").colors, strict=False))  # type: ignore[attr-defined]
+    colours = dict(zip((*DRAWN, *BASELINES), pyplot.get_cmap("tab20").colors, strict=False))
     for column, data in enumerate(SETS):
         for row, cell in enumerate(CELLS):
             panel = axes[row, column]

@@ -22,7 +22,7 @@ def arguments(program: str, says: str | None, **options: Any) -> argparse.Namesp
 
     options: each by its default and what it is; False is a flag. Or all that argparse is to know of it.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=says)
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}".rstrip("."), description=says)
     for name, option in options.items():
         if not isinstance(option, dict):
             default, text = option

@@ -11,8 +11,9 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,10 @@ class Plant(Processes):
         """Readings of all presses, so many a second, until the time is over; the events of the run stand in
         it."""
         generator, begun, number = random.Random(7), time.monotonic(), 0
-        events = {0.4: lambda: self.stop("client-2", signal.SIGKILL), 0.5: lambda: self.start("client-2")}
+        events: dict[float, Callable[[], object]] = {
+            0.4: partial(self.stop, "client-2", signal.SIGKILL),
+            0.5: partial(self.start, "client-2"),
+        }
         with streamfl.connect(f"sqlite://{self.folder}/plant.db") as bus:
             while (gone := time.monotonic() - begun) < seconds:
                 for share in [share for share in events if gone > share * seconds]:

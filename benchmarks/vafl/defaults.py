@@ -256,7 +256,7 @@ def noise(console: Console, square: bool, names: str, rows: int) -> None:
             inputs.shape[1] / 2
         )
         # Embeddings of 4 numbers and norm 1 under a linear head.
-        sections = {"head": {"kind": "network"}, "embedding": {"standardise": False}}
+        sections: dict[str, Any] = {"head": {"kind": "network"}, "embedding": {"standardise": False}}
         for own in (None, *parties_mu.values()):
             noise = {} if own is None else {**noise_of(own), "secret_file": known_secret()}
             cells.append(federation(public, labels, square, 1, size=4, privacy=noise, **sections))
