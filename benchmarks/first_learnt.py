@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from pydantic import BaseModel
 
 from benchmarks.broker import running_broker
 from benchmarks.commands import Markdown, arguments, several
+from benchmarks.federation import make_topics
 from streamfl.configuration.settings import RoleSettings
 from streamfl.dp_frank_wolfe.config import ColumnFederation, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.tools.simulated_members import members as dp_frank_wolfe_members
@@ -33,7 +33,7 @@ from streamfl.fdskl.tools.simulated_members import members as fdskl_members
 from streamfl.quasi_newton.config import QuasiNewtonFederation, QuasiNewtonSettings
 from streamfl.quasi_newton.tools.simulated_members import members as quasi_newton_members
 from streamfl.runtime.bus import Bus, Outgoing, connect
-from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.simulation.vertical.members import LABEL, LABELS, columns_content, samples_topic
 from streamfl.vafl.config import VaflFederation, VaflSettings
@@ -104,9 +104,7 @@ class Entities:
         self._columns = random.normal(size=(MOST, len(PARTIES) * COLUMNS))
         self._labels = (self._columns[:, 0] + self._columns[:, COLUMNS] > 0).astype(float)
         for settings in members.values():
-            topics = find_kind(settings.role.kind).topics(settings)
-            known = bus.describe([spec.name for spec in topics])
-            bus.create([replace(spec, partitions=1) for spec in topics if spec.name not in known])
+            make_topics(bus, settings)
 
     def write(self, entity: int) -> None:
         """Its columns and its label."""

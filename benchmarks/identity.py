@@ -70,15 +70,12 @@ def _updates() -> Iterator[Figure]:
             again = b"".join([hashlib.blake2b(value, digest_size=16).digest() for value in values])
             site.public.verifies(signature, again)
 
-        yield Figure(f"identity: seal and open an update of {name}", _microseconds(seals) / COMMIT, "us")
-        yield Figure(
-            f"identity: sign and verify an update of {name}", _microseconds(signatures) / COMMIT, "us"
-        )
-        yield Figure(
-            f"identity: the same, one signature for {COMMIT} updates",
-            _microseconds(one_signature) / COMMIT,
-            "us",
-        )
+        for what, work in (
+            (f"seal and open an update of {name}", seals),
+            (f"sign and verify an update of {name}", signatures),
+            (f"the same, one signature for {COMMIT} updates", one_signature),
+        ):
+            yield Figure(f"identity: {what}", _microseconds(work) / COMMIT, "us")
     alone = generator.bytes(UPDATES["one kernel"])
     taken = _microseconds(lambda: site.public.verifies(site.sign(alone), alone))
     yield Figure("identity: one signature for a commit of one update", taken, "us")

@@ -13,20 +13,19 @@ from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
 from benchmarks.end_to_end import CLIENTS, LOOK_SECONDS, configuration
-from benchmarks.federation import client_settings, sample_records
+from benchmarks.federation import client_settings, make_topics, sample_records
 from benchmarks.figures import Figure, size
 from benchmarks.processes import Processes
 from streamfl.configuration.settings import BusSection
 from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
-from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.kinds import build_worker
 
 CONNECTORS, PARTITIONS = size(("kafka", "kafka+librdkafka"), ("kafka+librdkafka",)), 6
 # A record every 20 ms in each partition; quiet, then with one process more, then with one less, so many
@@ -161,24 +160,14 @@ def _longest_gap(times: list[float], begin: float, end: float) -> float:
 def _restoring(preset: str, url: str) -> Iterator[Figure]:
     """A worker takes over clients that another one has seen."""
     with closing(connect(url)) as bus:
-        settings = client_settings(RESTORED_CLIENTS, DIMENSION, preset=preset)
         name = f"restore-{preset}"
-        assert settings.samples is not None
-        samples = settings.samples.model_copy(update={"topic": f"{name}.samples"})
-        federation = settings.federation.model_copy(update={"name": name})
-        settings = settings.model_copy(
-            update={
-                "federation": federation,
-                "samples": samples,
-                "bus": BusSection(url=url, commit_interval_ms=100),
-            }
-        )
-        kind: Any = find_kind("pofmkl-client")
-        bus.create(
-            [TopicSpec(s.name, s.partitions or 1, s.compacted, s.options) for s in kind.topics(settings)]
-        )
+        topic = f"{name}.samples"
+        settings = client_settings(RESTORED_CLIENTS, DIMENSION, preset=preset, name=name, topic=topic)
+        section = BusSection(url=url, commit_interval_ms=100)
+        settings = settings.model_copy(update={"bus": section})
+        make_topics(bus, settings)
         for seed in range(RESTORED_SAMPLES):
-            bus.write([*sample_records(RESTORED_CLIENTS, RESTORED_CLIENTS, DIMENSION, seed, samples.topic)])
+            bus.write([*sample_records(RESTORED_CLIENTS, RESTORED_CLIENTS, DIMENSION, seed, topic)])
         with closing(build_worker(settings, bus)) as worker:
             while sum(1 for _ in bus.read(f"{name}.predictions")) < RESTORED_CLIENTS * RESTORED_SAMPLES:
                 for _ in range(5):

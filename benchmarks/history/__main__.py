@@ -10,14 +10,14 @@ from rich.table import Table
 
 from benchmarks.commands import arguments, several
 from benchmarks.history.cell import CLIENTS_RATE, WAYS, Cell, Comparison, measure_cell, simulated
-from benchmarks.history.tables import FILES, TABLES
+from benchmarks.history.tables import TABLES
 
 
 def main() -> None:
     given = arguments(
         "history",
         __doc__,
-        data=several("a table", (*TABLES, *FILES)),
+        data=several("a table", TABLES),
         way=several("records lie there before, or come one by one; left out: both", WAYS),
         bus=several("left out: sqlite", BUSES),
         clients=(0, "left out: as the table is dealt"),
@@ -28,7 +28,7 @@ def main() -> None:
     table = Table(*COLUMNS, title="mean squared errors in the label's unit, squared; (2) is the second half")
     settings = tuple(given.set or ())
     for data in given.data or TABLES:
-        shape = TABLES[data][1] if data in TABLES else FILES[data]
+        _, shape = TABLES[data]
         clients, samples = given.clients or shape.clients, given.samples or shape.samples
         cells = [
             Cell(data, clients, samples, rate=CLIENTS_RATE * clients, settings=settings, seed=seed)

@@ -6,14 +6,12 @@ import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from river import datasets
 from sklearn.datasets import load_diabetes, make_friedman1
 
-from benchmarks.accuracy_runs import load_streams
-from benchmarks.commands import Floats, data_folder
+from benchmarks.commands import Floats
 
 CLIENT, LABEL = "device", "y"
 METERS = 30
@@ -41,19 +39,10 @@ def _diabetes(count: int, seed: int) -> Rows:
     return inputs[chosen], labels[chosen]
 
 
-def _of_river(table: Any, count: int) -> Rows:
-    inputs, labels = zip(*table.take(count), strict=True)
-    return np.array([list(one.values()) for one in inputs], dtype=float), np.array(labels)
-
-
 def _trump(count: int, seed: int) -> Rows:
     """1,001 days of polls in the order of time, which is the same for every seed."""
-    return _of_river(datasets.TrumpApproval(), count)
-
-
-def _planes(count: int, seed: int) -> Rows:
-    """River's made data: ten inputs of few values, two planes, and noise."""
-    return _of_river(datasets.synth.Planes2D(seed=seed), count)
+    inputs, labels = zip(*datasets.TrumpApproval().take(count), strict=True)
+    return np.array([list(one.values()) for one in inputs], dtype=float), np.array(labels)
 
 
 def _meters(count: int, seed: int) -> Rows:
@@ -78,35 +67,20 @@ TABLES: dict[str, tuple[Callable[[int, int], Rows], Shape]] = {
     "friedman": (_friedman, Shape(40, 100)),
     "diabetes": (_diabetes, Shape(10, 44)),
     "trump": (_trump, Shape(10, 100)),
-    "planes": (_planes, Shape(40, 100)),
     "meters": (_meters, Shape(METERS, 200)),
-}
-FILES = {
-    "naval": Shape(40, 200),
-    "air": Shape(40, 200),
-    "bike_hour": Shape(40, 200),
-    "uji": Shape(40, 200),
-    "parkinsons_telemonitoring": Shape(40, 130),
 }
 
 
 def write_table(name: str, clients: int, samples: int, seed: int, path: Path) -> Floats:
     """Write the rows as CSV, the t-th samples of all clients before the next ones, and return the labels
     (samples, clients). ValueError if the table has too few rows."""
-    if name in FILES:
-        folder = data_folder()
-        dealt, answers, note = load_streams(folder).make(name, clients, samples, seed, folder)
-        if note:
-            raise ValueError(f"{name}: {note}")
-        inputs, labels = dealt.swapaxes(0, 1), answers.T
-    else:
-        make, _ = TABLES[name]
-        rows, answers = make(clients * samples, seed)
-        if len(answers) < clients * samples:
-            raise ValueError(
-                f"{name} has {len(answers)} rows: {clients} clients x {samples} samples are too many"
-            )
-        inputs, labels = rows.reshape(samples, clients, -1), answers.reshape(samples, clients)
+    make, _ = TABLES[name]
+    rows, answers = make(clients * samples, seed)
+    if len(answers) < clients * samples:
+        raise ValueError(
+            f"{name} has {len(answers)} rows: {clients} clients x {samples} samples are too many"
+        )
+    inputs, labels = rows.reshape(samples, clients, -1), answers.reshape(samples, clients)
     heads = [CLIENT, *(f"x{number}" for number in range(inputs.shape[-1])), LABEL]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

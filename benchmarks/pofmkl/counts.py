@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from benchmarks.counts import Meter
-from benchmarks.federation import Clock, new_worker, sample_records
+from benchmarks.federation import Clock, make_topics, new_worker, sample_records
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 
 DIMENSION, PARTITIONS, POLL = 14, 4, 600
@@ -32,13 +30,7 @@ def _settings(kind: str, clients: int, learning: Mapping[str, Any]) -> PofmklSet
 def _run(name: str, samples_a_poll: int, learning: Mapping[str, Any], meter: Meter) -> None:
     """Both workers take turns. samples_a_poll: of a client."""
     clock, bus, clients = Clock(), MemoryBus(), POLL // samples_a_poll
-    settings = _settings("pofmkl-client", clients, learning)
-    bus.create(
-        [
-            replace(topic, partitions=topic.partitions or PARTITIONS)
-            for topic in find_kind("pofmkl-client").topics(settings)
-        ]
-    )
+    make_topics(bus, _settings("pofmkl-client", clients, learning), PARTITIONS)
     client, server = (
         new_worker(_settings(kind, clients, learning), bus, clock)
         for kind in ("pofmkl-client", "pofmkl-server")
