@@ -3,13 +3,12 @@ docs/accuracy.png."""
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 
 from benchmarks.accuracy_document import fill_in, picture, state, tables
 from benchmarks.accuracy_plan import METHODS, SEEDS, plan
 from benchmarks.accuracy_runs import Cache, Stream, load_streams, measure, pending
-from benchmarks.commands import DOCS, arguments, data_folder, is_wanted, several
+from benchmarks.commands import DOCS, arguments, data_folder, is_wanted, refuse, several
 
 
 def main() -> None:
@@ -24,7 +23,7 @@ def main() -> None:
     cache = Cache(given.out / "accuracy.json")
     for pattern in given.only or ():
         if not any(is_wanted(name, [pattern]) for name in METHODS):
-            sys.exit(f"--only {pattern}: known are {'; '.join(METHODS)}")
+            refuse(f"--only {pattern}: known are {'; '.join(METHODS)}")
     every = list(dict.fromkeys(plan()))
     runs = [run for run in every if run.seed < given.seeds and is_wanted(run.method, given.only)]
     if given.list:
@@ -32,7 +31,10 @@ def main() -> None:
             print(run.key)
         return
     folder = data_folder()
-    streams = load_streams(folder)
+    try:
+        streams = load_streams(folder)
+    except FileNotFoundError as error:
+        refuse(f"STREAMFL_DATA={folder}: {error}")
 
     @lru_cache(maxsize=1)
     def deal(data: str, clients: int, samples: int, seed: int) -> Stream:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +48,16 @@ def is_wanted(name: str, patterns: Sequence[str] | None) -> bool:
     return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def refuse(text: str) -> NoReturn:
+    """End as argparse does where an option is wrong."""
+    print(f"error: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
 def data_folder() -> Path:
     """Of the data sets, which ``STREAMFL_DATA`` names."""
     if "STREAMFL_DATA" not in os.environ:
-        sys.exit("STREAMFL_DATA is not set: the folder with the data sets")
+        refuse("STREAMFL_DATA is not set: the folder with the data sets")
     return Path(os.environ["STREAMFL_DATA"])
 
 
