@@ -49,7 +49,7 @@ check: $(INSTALLED) ## ruff's linter and formatter, mypy --strict, import-linter
 	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q streamfl connectors
+	$(BIN)/pytest -q --doctest-modules streamfl connectors
 
 integration: $(INSTALLED) ## run only the tests on a real Kafka broker
 	$(BIN)/pytest -q tests/integration tests/*/integration

@@ -17,7 +17,7 @@ from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.refit import refit
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch, Sketch
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
-from streamfl.dp_frank_wolfe.privacy.budget import budget
+from streamfl.dp_frank_wolfe.privacy.budget import allowed_cost
 from streamfl.dp_frank_wolfe.tools.direct import DirectFit, fit
 from streamfl.dp_frank_wolfe.tools.estimators import Estimate
 from streamfl.privacy.integer_noise import IntegerNoise
@@ -49,7 +49,7 @@ def private(
     """One of ``ESTIMATORS``. sketch: of Frank-Wolfe, None for the identity. intercept: by noisy means, as is
     the default."""
     rows = len(problem.labels)
-    cost = budget(epsilon, DELTA, rows)
+    cost = allowed_cost(epsilon, DELTA, rows)
     secret = b"secret of seed %d" % seed + bytes(range(32))
     own, numbers = None, 0
     if intercept:
@@ -97,7 +97,7 @@ def one_shot(
     """
     rows = len(problem.labels)
     sketch = SignSketch(rows, numbers, seed)
-    cost = budget(epsilon, DELTA, rows)
+    cost = allowed_cost(epsilon, DELTA, rows)
     total = problem.features.shape[1]
     noise = None if math.isinf(cost) else IntegerNoise.of_box(2 * FEATURE_ONE, sketch.moved, cost / total)
     sums = []

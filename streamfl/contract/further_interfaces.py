@@ -45,6 +45,6 @@ class BalancesInputs(CatchesUp, Protocol):
     that decides which of them is read first."""
 
     @property
-    def ahead(self) -> Collection[tuple[str, int]]:
-        """The inputs, by channel and partition, that were read further than another input of the partition.
-        The worker reads the other one first."""
+    def paused(self) -> Collection[tuple[str, int]]:
+        """The inputs, by channel and partition, that the worker does not read until others were read
+        further."""

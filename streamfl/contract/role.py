@@ -23,11 +23,11 @@ role checks timeouts and whatever else falls due at ``wake_at``. A message is ju
 topic alone, so that it does not matter how long the role was away. Only budgets of bytes count real time.
 
 The worker gives a tick as soon as ``wake_at`` is reached, in the same step after a batch if there is one.
-Whatever ``wake_at`` is, it also gives one after partitions were opened, because restored state may be able to
-go on, and one after the clock was set back, because a time noted by a clock that was ahead would be waited
-for until it comes again. The worker withholds ticks while messages that lay in a partition's inputs when it
-was opened are unread: a role that was away reads them before time passes. It gives them all the same if the
-partition is full, or if nothing could be read for as long as the worker waits for a cluster.
+Two ticks come whatever ``wake_at`` is. One follows the opening of partitions: restored state may be able to
+go on. One follows a clock that was set back: the role may wait for a time that is now far away. The worker
+withholds ticks while messages that lay in a partition's inputs when it was opened are unread: a role that was
+away reads them before time passes. It gives them all the same if the partition is full, or if nothing could
+be read for as long as the worker waits for a cluster.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ COLUMNS = STATE.row(
 )
 ENTITY = STATE.row(
     "entity/NAME",
-    "An entity's own columns, whether others were answered for it, and how many features were.",
+    "An entity's own columns, whether the party has answered a round with it, and for how many features.",
     "When its columns come, and when others are answered for it.",
     "`alignment.limit`. Beyond it the oldest is forgotten. Any is forgotten `alignment.expiry_seconds` after "
     "its columns came.",

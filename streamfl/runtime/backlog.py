@@ -43,9 +43,9 @@ class Backlog:
         return None if self._waits is None else self._waits.backlog
 
     @property
-    def ahead(self) -> Collection[tuple[str, int]]:
+    def paused(self) -> Collection[tuple[str, int]]:
         """The inputs, by channel and partition, that wait until others were read further."""
-        return () if self._balancing is None else self._balancing.ahead
+        return () if self._balancing is None else self._balancing.paused
 
     def tell(self, session: Session, channels: Mapping[str, str], partitions: Iterable[int]) -> None:
         """Tell the role how many unread records follow the polled ones, by partition and input.

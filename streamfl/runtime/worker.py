@@ -263,8 +263,8 @@ class Worker:
 
     def _paused(self) -> set[TopicPartition]:
         """The inputs that are not read: their partitions are full, or others have to be read first."""
-        ahead = {(self._channels.inputs[channel].topic, number) for channel, number in self._backlog.ahead}
-        return self._inputs.places(self.role.full, full=True) | ahead
+        wait = {(self._channels.inputs[channel].topic, number) for channel, number in self._backlog.paused}
+        return self._inputs.places(self.role.full, full=True) | wait
 
     # ---- tasks: a task is the role on one partition
 

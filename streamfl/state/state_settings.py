@@ -73,7 +73,7 @@ class StateSettings:
     must_stay: under another value the state means something else.
     may_change: the state goes on under another value, and the log says so. A key that only one of two records
     has is not compared: the other's release did not know it.
-    set_once: those of the second that may be set later, and then must stay.
+    set_once: keys of may_change that may be set later if they were not set before. Then they must stay.
     layout: the number of the layout of the state's keys and values. A role that reads layout n reads all
     earlier layouts too, and refuses later ones. It counts up when an earlier release could not read, or would
     misread, what this release writes.

@@ -18,7 +18,7 @@ from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling
 from streamfl.dp_frank_wolfe.learning.means import MeansPlan, plan_means
 from streamfl.dp_frank_wolfe.learning.selection import MARGINAL, TWO_ROUND, SelectionPlan, plan_selection
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch, Sketch
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, budget, claim, plan_fit
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, allowed_cost, claim, plan_fit
 from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, partial_variation
 from streamfl.encoding.wire import fingerprint
 
@@ -111,7 +111,7 @@ class Public:
     def cost(self) -> float:
         """Cost of one entity, over all parties and its life."""
         privacy = self.settings.privacy
-        return budget(privacy.epsilon, privacy.delta, self.settings.window.rows)
+        return allowed_cost(privacy.epsilon, privacy.delta, self.settings.window.rows)
 
     @property
     def _serving_share(self) -> float:

@@ -20,7 +20,7 @@ from streamfl.privacy.integer_distribution import DRAW_BITS
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.zcdp import cost_of_choice, delta_of_variation, epsilon_of, largest_cost, range_of
 
-__all__ = ["FitPlan", "budget", "choice_rate", "claim", "plan_fit"]
+__all__ = ["FitPlan", "allowed_cost", "choice_rate", "claim", "plan_fit"]
 
 # The share of delta that covers the error of sampling with integers.
 SPARE = 2.0**-10
@@ -123,7 +123,7 @@ def plan_fit(
     return FitPlan(choices, columns, bound, rate, noise)
 
 
-def budget(epsilon: float, delta: float, rows: int) -> float:
+def allowed_cost(epsilon: float, delta: float, rows: int) -> float:
     """Cost of all releases of an entity. Raises ValueError unless delta < 1 / rows: a whole row could be
     shown for less."""
     if not (epsilon > 0 and 0 < delta < 1 / rows):

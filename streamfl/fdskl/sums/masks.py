@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 CHECK_WORDS = 2
-"""Numbers added behind those of a round. They are 0 before the mask, have 64 bits or more, and sum to 0 if
-all masks cancelled."""
+"""Numbers added behind those of a round. They are 0 before the mask, have 64 bits or more
+together, and sum to 0 if all masks cancelled."""
 
 # Bytes of a message that are masked together, so that they stay in the processor's caches.
 BLOCK_BYTES = 131_072

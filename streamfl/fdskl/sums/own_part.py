@@ -17,7 +17,7 @@ from streamfl.fdskl.party.given import PartyGiven
 from streamfl.fdskl.sums.contributions import Contributions, numbers_of
 from streamfl.fdskl.sums.masks import CHECK_WORDS
 from streamfl.fdskl.sums.own_columns import OwnColumns
-from streamfl.fdskl.sums.pending_sums import OFF, PendingSum
+from streamfl.fdskl.sums.pending_sums import FIRST_MASK_STAGE, PendingSum
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
 
@@ -105,8 +105,8 @@ class OwnPart:
         pending.answered = True
         pending.stage(pending.total).add(numbers, known.astype(np.uint8), [self._own])
         for stage in self.stages(pending):
-            if stage != pending.total and stage != OFF + self._own:
-                masks = parts.own_masks(announced, stage - OFF)
+            if stage != pending.total and stage != FIRST_MASK_STAGE + self._own:
+                masks = parts.own_masks(announced, stage - FIRST_MASK_STAGE)
                 pending.stage(stage).add(masks, np.zeros(len(announced.entities), np.uint8), [self._own])
 
     def stages(self, pending: PendingSum) -> list[int]:
@@ -116,7 +116,7 @@ class OwnPart:
             return [pending.total]
         return [
             pending.total,
-            *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced))),
+            *(FIRST_MASK_STAGE + int(owner) for owner in np.unique(self.contributions.owners(announced))),
         ]
 
     def size(self, pending: PendingSum, stage: int) -> tuple[int, Any]:
@@ -125,4 +125,6 @@ class OwnPart:
         count, dtype = numbers_of(announced, self._settings.aggregation.circle_bits)
         if stage == pending.total:
             return count, dtype
-        return int((self.contributions.owners(announced) == stage - OFF).sum()) + CHECK_WORDS, dtype
+        return int(
+            (self.contributions.owners(announced) == stage - FIRST_MASK_STAGE).sum()
+        ) + CHECK_WORDS, dtype

@@ -13,7 +13,7 @@ from streamfl.contract.role import BadRecord
 from streamfl.fdskl.messages import PartialSum, Round
 from streamfl.fdskl.sums.topology import Aggregation, Kind, aggregation
 
-__all__ = ["OFF", "STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage", "trees_of"]
+__all__ = ["FIRST_MASK_STAGE", "STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage", "trees_of"]
 
 Key = tuple[int, int]
 """Names a round: the incarnation of the active party that asks, and the round's number in it."""
@@ -23,8 +23,8 @@ Key = tuple[int, int]
 STAGES = 128
 # The sum of a round itself.
 SUM = 1
-# With mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
-OFF = SUM + 1
+# With mask = "paper" the masks of features that party p owns are summed in stage FIRST_MASK_STAGE + p.
+FIRST_MASK_STAGE = SUM + 1
 
 
 def trees_of(kind: Kind, parties: int, actives: Sequence[int], paper: bool) -> dict[int, Aggregation]:
@@ -35,7 +35,8 @@ def trees_of(kind: Kind, parties: int, actives: Sequence[int], paper: bool) -> d
     if paper:
         others = [party for party in range(parties) if party != root]
         trees |= {
-            OFF + owner: aggregation(kind, parties, root, without=owner, second=True) for owner in others
+            FIRST_MASK_STAGE + owner: aggregation(kind, parties, root, without=owner, second=True)
+            for owner in others
         }
     return trees
 

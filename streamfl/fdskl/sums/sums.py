@@ -21,7 +21,7 @@ from streamfl.fdskl.sums.contributions import LARGEST_PART
 from streamfl.fdskl.sums.early_sums import EarlySums
 from streamfl.fdskl.sums.masks import checked
 from streamfl.fdskl.sums.own_part import OwnPart
-from streamfl.fdskl.sums.pending_sums import OFF, STAGES, SUM, Key, PendingSum, PendingSums
+from streamfl.fdskl.sums.pending_sums import FIRST_MASK_STAGE, STAGES, SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.received_rounds import ReceivedRounds
 from streamfl.fdskl.sums.round_checks import checked_root
 from streamfl.fdskl.sums.standardisation import Standardisation
@@ -286,7 +286,7 @@ class Sums:
         complete."""
         if not pending.answered or self.pending.get(key) is not pending:
             return
-        stages = [stage for stage in self.own_part.stages(pending) if stage != OFF + self._own]
+        stages = [stage for stage in self.own_part.stages(pending) if stage != FIRST_MASK_STAGE + self._own]
         if self._own == self.pending.root_of(pending):
             if all(self.pending.is_whole(pending, stage) for stage in stages):
                 self._open(key, pending, stages)
@@ -333,7 +333,7 @@ class Sums:
             return
         for stage in stages:
             if stage != pending.total and (masks := pending.stage(stage).values) is not None:
-                own = self.own_part.contributions.owners(pending.announced) == stage - OFF
+                own = self.own_part.contributions.owners(pending.announced) == stage - FIRST_MASK_STAGE
                 total = total.reshape(len(pending.announced.entities), -1).copy()
                 total[:, own] -= masks[: int(own.sum())]
         self._metrics.sums_opened += 1

@@ -49,7 +49,7 @@ class LabelSource(Protocol):
         """The most records that are worth reading at a time; None: any number."""
 
     @property
-    def ahead(self) -> Collection[tuple[str, int]]:
+    def paused(self) -> Collection[tuple[str, int]]:
         """The inputs, by channel and partition, that wait until another one was read further."""
 
     @property

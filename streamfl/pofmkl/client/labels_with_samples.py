@@ -230,7 +230,7 @@ class LabelsWithSamples:
         return self._catch_up.most_records(self.pending.counts)
 
     @property
-    def ahead(self) -> Collection[tuple[str, int]]:
+    def paused(self) -> Collection[tuple[str, int]]:
         return ()
 
     @property

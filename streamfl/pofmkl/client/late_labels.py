@@ -69,6 +69,8 @@ class LateLabels:
         self.watch = watch
         self.pending: PendingQueues[Pair] = PendingQueues()
         self._arrived: dict[ClientKey, list[tuple[Sample | Label, Record, Headers]]] = {}
+        # How many records were asked for after the last step.
+        self._asked_for: int | None = None
 
     def open(self, partition: int) -> None:
         self.pending.open(partition)
@@ -117,7 +119,10 @@ class LateLabels:
                     )
                     self._put(client, pair)
             sends += self._learn_pairs(now)
-        self._order.look(self.pending.counts, now)
+        came = sum(len(own) for _, own in arrived)
+        full = self._asked_for is not None and came >= self._asked_for
+        self._order.look(self.pending.counts, now, full=full)
+        self._asked_for = self.most_records
         return sends
 
     def _limit(
@@ -201,8 +206,8 @@ class LateLabels:
         return min([limit for limit in limits if limit is not None], default=None)
 
     @property
-    def ahead(self) -> list[tuple[str, int]]:
-        return self._order.ahead
+    def paused(self) -> list[tuple[str, int]]:
+        return self._order.paused
 
     @property
     def wake_at(self) -> float | None:

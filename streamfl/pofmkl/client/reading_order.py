@@ -31,11 +31,14 @@ MOST_LABELS, LABELS_SHARE = 10_000, 4
 # After so many samples in a row without a label in hand, the labels in hand may be those of samples that were
 # deleted.
 MISSES = 50
+# While samples come without a label in hand, one more is read at a time for this many of them: a year without
+# labels takes minutes, and few of the samples behind it are read too early.
+MISSES_A_SAMPLE = 10
 # Offsets between two samples that are no record: each transaction ends with one.
 MARKERS = 8
-# The parts of labels.limit up to which labels, and then samples, are read on without knowing which of the two
-# lacks its counterpart. Nothing of a client is displaced meanwhile. Then the input that has more records is
-# read on, and what is in hand of the other one is kept.
+# While no sample in hand has its label, nobody knows which of the two lack their counterpart. Labels are read
+# until a client has this part of labels.limit, then samples until it has that part, so that nothing is
+# displaced. Then the input that has more records is read on, and what is in hand of the other one is kept.
 LABELS_ON, SAMPLES_ON = 0.5, 0.9
 # Labels are late if more samples wait for them than clients learn on this many versions. Fewer can be waited
 # for.
@@ -62,6 +65,7 @@ class _Partition:
     received: records by input.
     written_at: the time of the last of these, by input.
     misses: the last samples in a row that came without a label in hand.
+    sample_came: when the last sample came.
     next_offset: of the last sample, and one more.
     deleted: whether samples before the last ones may have been deleted, and none has met its label since.
     met: when the label came that a sample met last; minus infinity: none was met yet.
@@ -77,6 +81,7 @@ class _Partition:
     received: dict[str, int] = field(default_factory=lambda: {SAMPLES: 0, LABELS: 0})
     written_at: dict[str, float] = field(default_factory=lambda: {SAMPLES: 0.0, LABELS: 0.0})
     misses: int = 0
+    sample_came: float = -math.inf
     next_offset: int = 0
     deleted: bool = False
     met: float = -math.inf
@@ -151,6 +156,7 @@ class ReadingOrder:
                 # None of the samples before this one has a label in hand.
                 self._join.leave_out(record.partition, SAMPLES, self._last_now)
             partition.note_sample(record.offset, met)
+            partition.sample_came = self._last_now
             has_label = met is not None
         else:
             channel, has_label = LABELS, True
@@ -164,9 +170,13 @@ class ReadingOrder:
         """Note that a label was learnt."""
         self._partitions[partition].learnt += 1
 
-    def look(self, pairs: Mapping[int, int], now: float) -> None:
-        """Decide which inputs wait from now on. pairs: samples with a label that wait for the model, by
-        partition."""
+    def look(self, pairs: Mapping[int, int], now: float, *, full: bool) -> None:
+        """Decide which inputs wait from now on.
+
+        pairs: samples with a label that wait for the model, by partition.
+        full: whether as many records came as were asked for. Then more may lie there for those that wait, and
+            their patience does not run.
+        """
         self._last_now = now
         for number, partition in self._partitions.items():
             waiting = set(self._waiting(number, partition, pairs[number]))
@@ -174,7 +184,7 @@ class ReadingOrder:
                 wait = partition.waits.get(channel)
                 if channel not in waiting:
                     partition.waits.pop(channel, None)
-                elif wait is None or wait.progress != progress:
+                elif wait is None or wait.progress != progress or (full and self._is_held(wait)):
                     partition.waits[channel] = _Wait(progress, now)
         if any(map(self._wants_labels, self._partitions.values())):
             # Many labels are read at a time, and few samples. So samples wait for the labels of all
@@ -182,6 +192,15 @@ class ReadingOrder:
             for partition in self._partitions.values():
                 if LABELS in partition.waits:
                     partition.waits.setdefault(SAMPLES, _Wait(partition.awaited[SAMPLES], now))
+            return
+        # Samples without labels are read many at a time. Other backlogs wait meanwhile: with them, samples
+        # would be read few at a time.
+        lacking = filter(self._lacks_labels, self._partitions.values())
+        first = max(lacking, key=lambda partition: partition.misses, default=None)
+        for partition in self._partitions.values():
+            if first is not None and partition is not first and partition.is_history:
+                for channel, progress in partition.awaited.items():
+                    partition.waits.setdefault(channel, _Wait(progress, now))
 
     def _waiting(self, number: int, partition: _Partition, pairs: int) -> Iterable[str]:
         """The inputs that have to wait."""
@@ -198,6 +217,9 @@ class ReadingOrder:
         elif unread[LABELS] > pace:
             partition.is_history = True
         if partition.is_history:
+            if partition.misses >= MISSES:
+                # Whatever labels are left, samples that have none make room for them.
+                self._join.keep(number, LABELS)
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
             if not enough or pairs >= pace:
                 yield SAMPLES
@@ -226,8 +248,10 @@ class ReadingOrder:
             return True
         limit, labels = self._join.limit, self._join.labels_without_sample(number)
         if not partition.deleted:
-            if self._join.largest(number) < SAMPLES_ON * limit:
-                return max(labels.values(), default=0) >= LABELS_ON * limit or labels.total() >= MOST_LABELS
+            largest = self._join.largest(number)
+            if largest < SAMPLES_ON * limit:
+                no_room = largest + self._share > limit or labels.total() >= MOST_LABELS
+                return no_room or max(labels.values(), default=0) >= LABELS_ON * limit
             if partition.written_at[LABELS] >= partition.written_at[SAMPLES]:
                 # A label is written after its sample: these are of later ones.
                 return True
@@ -249,8 +273,17 @@ class ReadingOrder:
         """Whether its labels are read, and its samples wait."""
         return self._is_held(partition.waits.get(SAMPLES)) and LABELS not in partition.waits
 
+    def _lacks_labels(self, partition: _Partition) -> bool:
+        """Whether its samples are read, and the last ones came without a label in hand."""
+        return (
+            partition.is_history
+            and partition.misses >= MISSES
+            and SAMPLES not in partition.waits
+            and self._last_now < partition.sample_came + self._patience
+        )
+
     @property
-    def ahead(self) -> list[tuple[str, int]]:
+    def paused(self) -> list[tuple[str, int]]:
         """The inputs that wait, by channel and partition."""
         return [
             (channel, number)
@@ -270,8 +303,8 @@ class ReadingOrder:
             if len(partition.waits) == 2 and all(map(self._is_held, partition.waits.values())):
                 continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
-                wants_labels = self._wants_labels(partition)
-                limits.append(self._share if wants_labels else max(1, pace - pairs[number]))
+                samples = max(1, pace - pairs[number], partition.misses // MISSES_A_SAMPLE)
+                limits.append(self._share if self._wants_labels(partition) else samples)
         return min(limits, default=None)
 
     @property
@@ -290,6 +323,7 @@ class ReadingOrder:
         self._last_now = min(self._last_now, now)
         for partition in self._partitions.values():
             partition.held_until = min(partition.held_until, now)
+            partition.sample_came = min(partition.sample_came, now)
             # Labels that came later than this one have its time now.
             partition.met = -math.inf if partition.met > now else partition.met
             for wait in partition.waits.values():

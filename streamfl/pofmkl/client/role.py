@@ -162,8 +162,8 @@ class PofmklClient:
         return self._labels.most_records
 
     @property
-    def ahead(self) -> Collection[tuple[str, int]]:
-        return self._labels.ahead
+    def paused(self) -> Collection[tuple[str, int]]:
+        return self._labels.paused
 
     def unread(self, records: Mapping[int, Mapping[str, int]]) -> None:
         self._unread = records

@@ -28,10 +28,10 @@ from streamfl.vafl.party.life import PartyLife
 from streamfl.vafl.party.noise import PartyNoise
 from streamfl.vafl.state import ANSWERED, ARRAY
 
-__all__ = ["AnsweredEntity", "PartyModel"]
+__all__ = ["PartyModel", "PendingGradient"]
 
 
-class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
+class PendingGradient(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """A gradient that waits for its step.
 
     entity: the entity's name.
@@ -78,12 +78,12 @@ class PartyModel:
         self._noise = noise
         self._parameters = parameters
         self._life = life
-        self._remembered = parts.named(ANSWERED, check_number, AnsweredEntity, self._restore_answered)
+        self._remembered = parts.named(ANSWERED, check_number, PendingGradient, self._restore_answered)
         parts.register(ARRAY.prefix, self._restore_array)
         self._optimiser = optimiser_named(settings.optimiser, self._learning_rate, function.size)
         self._wire_dtype = np.dtype(function.dtype).newbyteorder("<")
         self._gradient_noise = 0.0 if noise is None else noise.step_noise
-        self._answered: list[AnsweredEntity] = []
+        self._pending: list[PendingGradient] = []
         self._moved = False
 
     def go_on_unscaled(self) -> None:
@@ -126,18 +126,18 @@ class PartyModel:
     # ---- gradients
 
     @property
-    def answered(self) -> Sequence[AnsweredEntity]:
+    def pending(self) -> Sequence[PendingGradient]:
         """The gradients that wait for the next step, in order."""
-        return tuple(self._answered)
+        return tuple(self._pending)
 
     @property
     def gathered(self) -> int:
         """The number of gradients that wait for the next step."""
-        return len(self._answered)
+        return len(self._pending)
 
     def gathered_of(self, entity: str) -> int:
         """The number of these gradients that are of one entity."""
-        return sum(one.entity == entity for one in self._answered)
+        return sum(one.entity == entity for one in self._pending)
 
     @property
     def wanted(self) -> int:
@@ -159,17 +159,17 @@ class PartyModel:
         """
         if not self._gradient_noise:
             self._life.learn_bare()
-        answered = AnsweredEntity(entity, shown.sequence, shown.features, gradient, self._gradient_noise)
-        self._remembered.remember(len(self._answered), answered)
-        self._answered.append(answered)
+        answered = PendingGradient(entity, shown.sequence, shown.features, gradient, self._gradient_noise)
+        self._remembered.remember(len(self._pending), answered)
+        self._pending.append(answered)
         if self._fewer and self.wanted < self._batch_size:
             self._life.under_way = max(self._life.under_way, later(shown.sequence, self._batch_size - 1))
-        return len(self._answered) >= self.wanted
+        return len(self._pending) >= self.wanted
 
     def step(self) -> bool:
         """Step on all gradients that wait. Returns False if the step was refused because a parameter would
         become infinite."""
-        answered, self._answered = self._answered, []
+        answered, self._pending = self._pending, []
         for index in range(len(answered)):
             self._remembered.forget(index)
         learnt = self._digest(answered)
@@ -182,14 +182,14 @@ class PartyModel:
         self._moved = True
         return taken
 
-    def _digest(self, answered: Sequence[AnsweredEntity]) -> bytes:
+    def _digest(self, answered: Sequence[PendingGradient]) -> bytes:
         if self._noise is None:
             return self._life.learnt
         how = (self._settings.optimiser, self._learning_rate, self._regularisation, *self._noise.of_steps)
         content = msgspec.msgpack.encode((self._life.learnt, answered, how))
         return hashlib.blake2b(content, digest_size=32).digest()
 
-    def _total(self, answered: Sequence[AnsweredEntity]) -> NDArray[Any]:
+    def _total(self, answered: Sequence[PendingGradient]) -> NDArray[Any]:
         """The sum of J' g with its noise, (size,)."""
         inputs = self._rows([one.features for one in answered], self._inputs)
         gradients = self._rows([one.gradient for one in answered], self._embedding_size)
@@ -226,14 +226,12 @@ class PartyModel:
         arrays = {"parameters": self._parameters, **self._optimiser.arrays}
         restore_chunk(arrays, ARRAY.prefix + name, value, self._optimiser.check)
 
-    def _restore_answered(self, number: int, answered: AnsweredEntity) -> None:
+    def _restore_answered(self, number: int, answered: PendingGradient) -> None:
         self.check_features(answered.features)
         bounded_array(answered.gradient, self._function.dtype, self._embedding_size, "gradient")
-        if number != len(self._answered):
-            raise BadRecord(
-                "malformed", f"gradient {number} is remembered after {len(self._answered)} others"
-            )
-        self._answered.append(answered)
+        if number != len(self._pending):
+            raise BadRecord("malformed", f"gradient {number} is remembered after {len(self._pending)} others")
+        self._pending.append(answered)
 
     def check_features(self, content: bytes) -> None:
         """BadRecord for bytes that cannot be the features of a sample."""

@@ -13,7 +13,7 @@ from dp_frank_wolfe.problems import divided
 from dp_frank_wolfe.proof.equal_shares import centre_by, plans_of
 
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.privacy.budget import budget
+from streamfl.dp_frank_wolfe.privacy.budget import allowed_cost
 
 DELTA = 1e-3
 
@@ -32,7 +32,7 @@ def test_tables_have_the_noise_that_a_federation_has(parties: int, epsilon: floa
     public = Public(settings_of(SERVER_MEMBER, parties, **sections))
     random = np.random.default_rng(1)
     windows = divided(random.uniform(-1, 1, (ROWS, COLUMNS * parties)), random.uniform(-1, 1, ROWS), parties)
-    found = centre_by(windows, budget(epsilon, DELTA, ROWS), bytes(64))
+    found = centre_by(windows, allowed_cost(epsilon, DELTA, ROWS), bytes(64))
     learning, bounds = public.settings.learning, public.settings.bounds
     plans = plans_of(
         found.windows,

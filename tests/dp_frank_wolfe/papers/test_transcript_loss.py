@@ -16,7 +16,7 @@ from scipy.special import log_softmax
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.sketch import SignSketch
 from streamfl.dp_frank_wolfe.party.window import Window
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, budget
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, allowed_cost
 from streamfl.dp_frank_wolfe.tools.direct import DirectFit, fit
 from streamfl.privacy.zcdp import cost_of_choice, epsilon_of
 
@@ -102,7 +102,7 @@ def test_a_row_changes_a_fit_by_no_more_than_is_charged(windows: dict[str, Windo
     """Protects the claim of epsilon for an entity: the same transcript on neighbours, over all parties, costs
     less than the ledger has, choice by choice and together.
     """
-    cost = budget(EPSILON, DELTA, ROWS)
+    cost = allowed_cost(EPSILON, DELTA, ROWS)
     plans = planned(windows, cost)
     found, share = measured(windows, cost)
     assert 0.2 < share <= 1
@@ -144,7 +144,7 @@ def test_a_row_changes_an_estimate_by_no_more_than_is_charged(
 ) -> None:
     """Protects the estimators' claim: choices, values, rows and products on neighbours cost less together
     than the ledger has."""
-    cost = budget(EPSILON, DELTA, ROWS)
+    cost = allowed_cost(EPSILON, DELTA, ROWS)
     _, before = transcript(lambda: estimator(windows, cost, 9, 1.0), "party.selection")
     assert before.choices
     most = 0.0

@@ -8,7 +8,13 @@ import pytest
 
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE
-from streamfl.dp_frank_wolfe.privacy.budget import budget, choice_rate, claim, plan_fit, score_sensitivity
+from streamfl.dp_frank_wolfe.privacy.budget import (
+    allowed_cost,
+    choice_rate,
+    claim,
+    plan_fit,
+    score_sensitivity,
+)
 from streamfl.privacy.zcdp import cost_of_choice
 
 ROWS = 1000
@@ -46,8 +52,8 @@ def test_what_is_claimed_is_what_was_asked_for() -> None:
     """Protects epsilon: a whole budget, spent, is the epsilon of the configuration at its delta, sampling
     included."""
     for epsilon in (0.5, 5.0):
-        assert epsilon * (1 - 1e-6) < claim(budget(epsilon, 1e-5, ROWS), 1e-14, 1e-5) <= epsilon
-    assert math.isinf(claim(budget(math.inf, 1e-5, ROWS), 0.0, 1e-5))
+        assert epsilon * (1 - 1e-6) < claim(allowed_cost(epsilon, 1e-5, ROWS), 1e-14, 1e-5) <= epsilon
+    assert math.isinf(claim(allowed_cost(math.inf, 1e-5, ROWS), 0.0, 1e-5))
     with pytest.raises(ValueError, match="variation"):
         claim(0.03, 1e-6, 1e-5)
 
@@ -57,7 +63,7 @@ def test_what_protects_nobody_is_refused() -> None:
     bound."""
     for epsilon, delta in ((1.0, 1e-3), (1.0, 0.0), (0.0, 1e-5), (-1.0, 1e-5), (math.nan, 1e-5)):
         with pytest.raises(ValueError, match="epsilon"):
-            budget(epsilon, delta, ROWS)
+            allowed_cost(epsilon, delta, ROWS)
     sketch = IdentitySketch(ROWS)
     wrong = [(0, 6, 2.0, 0.5), (4, 0, 2.0, 0.5), (4, 6, 0.0, 0.5), (4, 6, math.inf, 0.5), (4, 6, 2.0, 1.0)]
     for choices, columns, bound, share in wrong:

@@ -298,8 +298,8 @@ def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first
     again = Party(steps=Steps("sgd", 0.1, 3))
     for change in kept.values():
         again.role.restore(change)
-    assert again.role._tasks[0].model.answered == party.role._tasks[0].model.answered
-    assert len(again.role._tasks[0].model.answered) == (first + second) % 3 > 0
+    assert again.role._tasks[0].model.pending == party.role._tasks[0].model.pending
+    assert len(again.role._tasks[0].model.pending) == (first + second) % 3 > 0
 
 
 def test_a_full_party_goes_on_reading_gradients() -> None:
