@@ -33,6 +33,7 @@ from streamfl.simulation.pictures import new_pyplot
 NOTHING = "-"
 BYTES_DRAWN = (3e2, 3e5)
 TITLES = {"bike_hour": "bike", "parkinsons_telemonitoring": "telemonitoring"}
+SHORT = [TITLES.get(data, data) for data in SETS]
 DRAWN = ("default", "default, M = 1", "default without a server", "paper, M = 1", *CHALLENGERS)
 
 
@@ -131,7 +132,7 @@ def overview(figures: Figures, methods: Sequence[str], cell: tuple[int, int], de
             ]
             row.append("not counted" if not sent else f"{np.mean(sent):,.0f}" if max(sent) else "none")
         rows.append(row)
-    header = ["method", *(TITLES.get(data, data) for data in SETS)]
+    header = ["method", *SHORT]
     return markdown(header if delay else [*header, "bytes a sample"], rows)
 
 
@@ -139,23 +140,14 @@ def places(figures: Figures, methods: Sequence[str], cell: tuple[int, int], dela
     """For each set the methods, best first."""
     columns = []
     for data in SETS:
-        found = [
-            (method, figure)
-            for method in methods
-            if (figure := figures.of(method, data, cell, delay)) is not None
-        ]
-        found.sort(key=lambda pair: _error(pair[1]))
-        columns.append(
-            [
-                f"{method} {'diverged' if figure.mse is None else digits(figure.mse)}"
-                for method, figure in found
-            ]
-        )
+        found = {method: figures.of(method, data, cell, delay) for method in methods}
+        best = sorted((one for one in found.items() if one[1] is not None), key=lambda one: _error(one[1]))
+        columns.append([f"{method} {str(figure).partition(' ')[0]}" for method, figure in best])
     rows = [
         [str(place + 1), *(column[place] if place < len(column) else "" for column in columns)]
         for place in range(max(map(len, columns)))
     ]
-    return markdown(["", *(TITLES.get(data, data) for data in SETS)], rows)
+    return markdown(["", *SHORT], rows)
 
 
 def ablation(figures: Figures) -> str:
@@ -190,7 +182,7 @@ def server(figures: Figures) -> str:
             ratio = _ratio(together, alone)
             row.append(f"{100 * (ratio - 1):+.0f} %" if np.isfinite(ratio) else NOTHING)
         rows.append(row)
-    return markdown(["", *(TITLES.get(data, data) for data in SETS)], rows)
+    return markdown(["", *SHORT], rows)
 
 
 def experiment(figures: Figures, varied: Experiment) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 from fdskl.proof.direct import Party, learn
 from kafka import KafkaProducer
-from numpy.typing import NDArray
 
 from benchmarks import end_to_end
 from benchmarks.broker import running_broker
@@ -83,46 +82,45 @@ def measure() -> Iterator[Figure]:
 def _masked_sums() -> Iterator[Figure]:
     """A party's part of a round, from columns to the numbers that it sends, beside the same without any
     mask."""
-    names = [f"column {number}" for number in range(COLUMNS)]
-    rows = np.random.default_rng(0).normal(size=(ENTITIES, COLUMNS))
-    ranges = [FeatureRange(0, FEATURES)]
-    entities = [f"entity-{number}" for number in range(ENTITIES)]
-    density = SpectralDensity("gaussian", BANDWIDTH)
     for parties in (2, 4, 8):
-        party = {
-            "federation": {"name": "bench", "parties": [str(number) for number in range(parties)]},
-            "role": {"kind": "fdskl-worker"},
-            "party": {"name": "1"},
-            "samples": {"topic": "samples", "features": names},
-        }
-        parts = Contributions(FdsklSettings.model_validate(party), SECRET, "", 0)
-        announced = Round(VERSION, 0, "bank", [0] * parties, 0, PHASES, BANDWIDTH, ranges, entities)
-        secrets = {peer: bytes([peer + 1]) * 32 for peer in range(parties) if peer != 1}
-        drawn = Frequencies(density, names, 0, SECRET, parties, 1, 0)
-        block = np.empty(32_768, np.uint32)
-
-        def whole(
-            number: int,
-            parts: Contributions = parts,
-            announced: Round = announced,
-            secrets: dict[int, bytes] = secrets,
-        ) -> None:
-            parts.numbers(announced, b"round %d" % number, secrets, rows)
-
-        def array_work(number: int, drawn: Frequencies = drawn) -> None:
-            to_circle(drawn.partial_phases(rows, [(0, FEATURES)]), 32)
-
-        def streams(number: int, peers: int = parties - 1, block: NDArray[np.uint32] = block) -> None:
-            for peer in range(peers):
-                stream = Keystream(bytes([peer, number]) * 16, 32)
-                for start in range(0, ENTITIES * FEATURES, len(block)):
-                    stream.fill(block[: ENTITIES * FEATURES - start])
-
-        own, alone, cipher = best_seconds([whole, array_work, streams], REPEATS)
+        own, alone, cipher = best_seconds(_of_a_round(parties), REPEATS)
         who = f"fdskl, masked sums, q = {parties}"
         yield Figure(f"{who}: phases/s a worker", ENTITIES * FEATURES / own, "1/s")
         yield Figure(f"{who}: against the array work alone", alone / own, "x", goal=SUM_GOAL)
         yield Figure(f"{who}: against the array work and the cipher alone", (alone + cipher) / own, "x")
+
+
+def _of_a_round(parties: int) -> list[Callable[[int], None]]:
+    """A party's part, its array work alone, and its peers' keystreams alone."""
+    names = [f"column {number}" for number in range(COLUMNS)]
+    rows = np.random.default_rng(0).normal(size=(ENTITIES, COLUMNS))
+    entities = [f"entity-{number}" for number in range(ENTITIES)]
+    party = {
+        "federation": {"name": "bench", "parties": [str(number) for number in range(parties)]},
+        "role": {"kind": "fdskl-worker"},
+        "party": {"name": "1"},
+        "samples": {"topic": "samples", "features": names},
+    }
+    parts = Contributions(FdsklSettings.model_validate(party), SECRET, "", 0)
+    ranges = [FeatureRange(0, FEATURES)]
+    announced = Round(VERSION, 0, "bank", [0] * parties, 0, PHASES, BANDWIDTH, ranges, entities)
+    secrets = {peer: bytes([peer + 1]) * 32 for peer in range(parties) if peer != 1}
+    drawn = Frequencies(SpectralDensity("gaussian", BANDWIDTH), names, 0, SECRET, parties, 1, 0)
+    block = np.empty(32_768, np.uint32)
+
+    def whole(number: int) -> None:
+        parts.numbers(announced, b"round %d" % number, secrets, rows)
+
+    def array_work(number: int) -> None:
+        to_circle(drawn.partial_phases(rows, [(0, FEATURES)]), 32)
+
+    def streams(number: int) -> None:
+        for peer in range(parties - 1):
+            stream = Keystream(bytes([peer, number]) * 16, 32)
+            for start in range(0, ENTITIES * FEATURES, len(block)):
+                stream.fill(block[: ENTITIES * FEATURES - start])
+
+    return [whole, array_work, streams]
 
 
 def _in_one_process() -> Iterator[Figure]:
