@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -39,6 +40,9 @@ SAMPLE_RECORDS = 10
 NEWEST = 3
 EXAMPLES = 3
 DAY = 86_400.0
+KEEP_OLD_RECORDS = (
+    "message.timestamp.type=LogAppendTime on the topic, or retention.ms=-1 while old records are replayed"
+)
 ASK_THE_REGISTRY = "see the section [registry], and the registry's own log"
 # Labels that take up less of samples.label_range than this are too small for it, from so many labels on.
 LEAST_SHARE, ENOUGH_LABELS = 1e-3, 20
@@ -69,6 +73,8 @@ def look_at_inputs(
             continue
         yield _decoded(configured, channel, source, records, batch, remembered)
         yield from _times(source.topic, state, records)
+        if not records and source.sender is None:
+            yield from _none_left(bus, source.topic, remembered)
         yield from _keys(configured, channel, records, remembered)
         if channel == "samples":
             yield from look_at_shape(configured, records)
@@ -217,11 +223,20 @@ def _times(topic: str, state: TopicState, records: Sequence[Record]) -> Iterator
             f"of {counted(len(records), 'record')} {' and '.join(told)}: retention uses the writer's "
             "timestamps"
         )
-        remedy = (
-            "set message.timestamp.type=LogAppendTime on the topic, or retention.ms=-1 while old records are "
-            "replayed"
+        yield Finding(f"retention of {topic} by time", True, detail, f"set {KEEP_OLD_RECORDS}", warns=True)
+
+
+def _none_left(bus: Bus, topic: str, remembered: ChangelogContents) -> Iterator[Finding]:
+    """Whether a topic without records had some, of partitions in which nothing was ever read: retention
+    deletes a history that was written with its own times before the first worker starts."""
+    begins = bus.offsets(topic, -math.inf)
+    gone = sum(begin for number, begin in begins.items() if (topic, number) not in remembered.positions)
+    if gone:
+        detail = (
+            f"all that was written to it, up to {counted(gone, 'record')}, is deleted, and nothing was read"
         )
-        yield Finding(f"retention of {topic} by time", True, detail, remedy, warns=True)
+        remedy = f"write old records again, with {KEEP_OLD_RECORDS}: retention uses the writer's timestamps"
+        yield Finding(f"retention of {topic}", True, detail, remedy, warns=True)
 
 
 def _keys(

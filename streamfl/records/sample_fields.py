@@ -9,6 +9,7 @@ import msgspec
 
 from streamfl.contract.role import BadRecord, ConfigurationError
 from streamfl.records.fields import (
+    LARGEST_FLOAT,
     LARGEST_NUMBER,
     named_fields,
     number_in,
@@ -229,7 +230,8 @@ def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
         label = float(value) if isinstance(value, bool) else number_in(value, field, as_text)
     except BadRecord:
         label = float("nan")
-    if not abs(label) < LARGEST_NUMBER:
+    # Whoever scales it compares it with the range.
+    if not abs(label) < LARGEST_FLOAT:
         hint = ""
         if isinstance(value, str) and number_of_text(value) is None:
             hint = f". {WORDS_REMEDY}" if value.strip() else ""

@@ -111,6 +111,24 @@ def test_a_large_number_in_a_large_unit_is_not_what_is_wrong() -> None:
     assert caught.value.reason == "label"
 
 
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"features": ["a"]},
+        {"features": ["n.a"]},
+        {"features": None, "inputs": [{"field": "a", "missing": "zero"}]},
+    ],
+    ids=["by their names", "nested", "a table"],
+)
+def test_a_large_label_within_its_range_counts_whatever_else_is_in_the_record(inputs: dict[str, Any]) -> None:
+    """Protects whoever counts in small units: with a table of inputs each label beyond 1e18 was a dead
+    letter, though `samples.label_range` had it."""
+    read = reader(**inputs, label_range=(0, 2e19))
+    assert read.decode(record(b'{"a": 1, "n": {"a": 1}, "c": "x", "y": 1.5e19}')).label == 0.75
+    with pytest.raises(BadRecord, match=r"1000 times as large as samples\.label_range"):
+        read.decode(record(b'{"a": 1, "n": {"a": 1}, "c": "x", "y": 1.5e29}'))
+
+
 def test_a_list_of_another_length_and_a_record_without_a_key() -> None:
     """A wrong dimension would break everybody's batch."""
     read = reader(features="inputs", dimension=2, client=None)

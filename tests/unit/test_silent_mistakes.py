@@ -398,6 +398,22 @@ def test_a_client_whose_server_has_other_settings_is_red_and_names_them(
     assert told in failed["what plant.model says"]
 
 
+@pytest.mark.parametrize("of_the_server", ["sensor 499", "another"])
+def test_a_record_of_hundreds_of_columns_is_compared_whole(plant: Plant, of_the_server: str) -> None:
+    """Protects records of 200 columns: the server writes so long a list as its digest, and a client with the
+    same list was red until the first version of the model, and check failed."""
+    names = [f"sensor {number:03}" for number in range(500)]
+    plant.change("features = 2", f"features = {json.dumps(names)}")
+    plant.change('features = ["x0", "x1"]', f"features = {json.dumps(names)}")
+    client = another_server(plant, '"sensor 499"', f'"{of_the_server}"', samples=0)
+    if of_the_server in names:
+        assert client.role.trouble is None
+        assert plant.check() == (0, {})
+    else:
+        assert "federation.features is" in (client.role.trouble or "")
+        assert plant.check()[0] == 4
+
+
 @pytest.mark.parametrize(
     ("here", "there", "told"),
     [
@@ -899,6 +915,25 @@ def test_times_by_which_retention_goes_wrong_are_told(plant: Plant) -> None:
     options["message.timestamp.type"] = "LogAppendTime"
     plant.check()
     assert "retention of readings by time" not in plant.details
+
+
+def test_a_history_that_retention_deleted_before_the_first_worker_is_told(plant: Plant) -> None:
+    """Protects who loads last year's records with their own times: Kafka deletes them within minutes, and
+    check said that there were no records yet."""
+    plant.check()
+    assert "retention of readings" not in plant.details
+    for number in range(5):
+        plant.sample("a", number)
+    [log] = [one for one in plant.bus._topics["readings"].partitions if one.end]
+    log.drop(log.end)
+    plant.check()
+    assert "up to 5 records" in plant.details["retention of readings"]
+    # What was read and then deleted is as it should be.
+    plant.sample("a", 5)
+    plant.run()
+    log.drop(log.end)
+    plant.check()
+    assert "retention of readings" not in plant.details
 
 
 def test_a_state_topic_with_partitions_that_nothing_uses_goes_on(tmp_path: Path, command: Command) -> None:

@@ -63,8 +63,13 @@ class LateLabels:
         section = settings.labels
         assert section is not None
         self._join = LabelJoin(section.expiry_seconds, section.limit, settings.federation.clients)
+        learning = settings.learning
         self._order = ReadingOrder(
-            catch_up, self._join, registry, settings.learning.catch_up_patience_seconds
+            catch_up,
+            self._join,
+            registry,
+            learning.catch_up_patience_seconds,
+            uploads.may_learn if learning.lockstep else None,
         )
         self.watch = watch
         self.pending: PendingQueues[Pair] = PendingQueues()

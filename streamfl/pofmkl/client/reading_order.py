@@ -9,13 +9,14 @@ Samples do not wait for labels of earlier samples that come late, such as yester
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from streamfl.contract.role import Record
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_registry import ClientRegistry
+from streamfl.pofmkl.client.registered_client import Client
 from streamfl.records.join import JoinKey, LabelJoin
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
@@ -74,6 +75,7 @@ class _Partition:
     late, early: labels since the last look that came after their sample, and the others.
     labels_are_late: whether most of the last labels did.
     learnt: labels.
+    without_samples: clients of which labels came, and no sample although many were read.
     waits: by the input that waits.
     """
 
@@ -90,6 +92,7 @@ class _Partition:
     early: int = 0
     labels_are_late: bool = False
     learnt: int = 0
+    without_samples: set[str] = field(default_factory=set)
     waits: dict[str, _Wait] = field(default_factory=dict)
 
     @property
@@ -129,13 +132,22 @@ class ReadingOrder:
     catch_up: says how much is unread, and how many labels the clients learn on one version.
     join: has the labels whose sample has not come.
     patience: seconds after which an input waits no longer for what does not come.
+    takes_part: in lockstep, whether the open round waits for a client; None: there are no rounds.
     """
 
-    def __init__(self, catch_up: CatchUp, join: LabelJoin, registry: ClientRegistry, patience: float) -> None:
+    def __init__(
+        self,
+        catch_up: CatchUp,
+        join: LabelJoin,
+        registry: ClientRegistry,
+        patience: float,
+        takes_part: Callable[[Client], bool] | None,
+    ) -> None:
         self._catch_up = catch_up
         self._join = join
         self._registry = registry
         self._patience = patience
+        self._takes_part = takes_part
         self._share = max(1, join.limit // LABELS_SHARE)
         self._partitions: dict[int, _Partition] = {}
         self._last_now = 0.0
@@ -217,41 +229,77 @@ class ReadingOrder:
         elif unread[LABELS] > pace:
             partition.is_history = True
         if partition.is_history:
-            if partition.misses >= MISSES:
-                # Whatever labels are left, samples that have none make room for them.
-                self._join.keep(number, LABELS)
+            # Labels are read first, so samples without a label make room for labels.
+            self._join.keep(number, LABELS)
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
-            if not enough or pairs >= pace:
+            if not enough or not self._samples_wanted(number, pairs):
                 yield SAMPLES
             if enough and unread[SAMPLES]:
                 yield LABELS
 
+    def _samples_wanted(self, number: int, pairs: int) -> int:
+        """How many samples may be read before the model advances. pairs: those in hand that wait for it."""
+        labels = self._join.labels_without_sample(number)
+        if self._takes_part is None or not labels:
+            return max(0, self._most_samples(number) - pairs)
+        # A round waits for every client. Whatever comes before a client's next sample has to be read.
+        known = [client for name in labels if (client := self._registry.find((number, name)))]
+        lacking = sum(map(self._takes_part, known))
+        if pairs < LATE * len(labels):
+            # Clients without any sample may have none at all.
+            lacking += len(labels) - len(known)
+        return lacking
+
+    def _most_samples(self, number: int) -> int:
+        """The most samples to read on one version of the model.
+
+        What is read is predicted at once: a sample beyond what its client may learn is predicted without what
+        the labels before it teach. The labels in hand tell whose samples come next. If most are of one
+        client, fewer samples are read.
+        """
+        pace, labels = self._catch_up.pace(number), self._known_labels(number)
+        if not labels:
+            return pace
+        fewer = pace * sum(labels) // (self._registry.count(number) * max(labels))
+        return max(1, min(pace, fewer))
+
+    def _known_labels(self, number: int) -> list[int]:
+        """How many labels of each client that has samples wait for theirs. Other labels may wait for ever."""
+        labels = self._join.labels_without_sample(number)
+        return [count for client, count in labels.items() if self._registry.find((number, client))]
+
     def _has_enough_labels(self, number: int, partition: _Partition) -> bool:
         """Whether so many labels are in hand that their samples have to be read first."""
+        labels = self._join.labels_without_sample(number)
+        others = [client for client in labels if not self._registry.find((number, client))]
         if partition.misses >= MISSES:
+            partition.without_samples.update(others)
             reads_samples = self._may_read_samples(number, partition)
             self._join.keep(number, LABELS if reads_samples else SAMPLES)
             if not reads_samples:
                 return False
-        labels = self._join.labels_without_sample(number)
         if not self._registry.count(number):
             return labels.total() >= self._share
-        # Labels of a client that has no samples may wait for ever: they count only for the memory.
-        known = (count for client, count in labels.items() if self._registry.find((number, client)))
-        return max(known, default=0) >= self._share or labels.total() >= MOST_LABELS
+        # A client may be new, and its samples come next. If they do not come, its labels may wait for ever.
+        new = max((labels[client] for client in others if client not in partition.without_samples), default=0)
+        return (
+            max(self._known_labels(number), default=0) >= self._share
+            or new > self._join.limit - self._share
+            or labels.total() >= MOST_LABELS
+        )
 
     def _may_read_samples(self, number: int, partition: _Partition) -> bool:
         """Whether samples are read on, many of which came without a label in hand; else labels are."""
         if partition.met > -math.inf:
-            # Whatever came before the label that was met last is of earlier samples.
-            self._join.leave_out(number, LABELS, partition.met)
+            # Whatever came before the label that was met last is of earlier samples. What came in the same
+            # step may be of later ones.
+            self._join.leave_out(number, LABELS, math.nextafter(partition.met, -math.inf))
             return True
-        limit, labels = self._join.limit, self._join.labels_without_sample(number)
         if not partition.deleted:
-            largest = self._join.largest(number)
-            if largest < SAMPLES_ON * limit:
-                no_room = largest + self._share > limit or labels.total() >= MOST_LABELS
-                return no_room or max(labels.values(), default=0) >= LABELS_ON * limit
+            if self._room(number):
+                labels = self._join.labels_without_sample(number)
+                enough = max(self._known_labels(number), default=0) >= LABELS_ON * self._join.limit
+                return enough or labels.total() >= MOST_LABELS
             if partition.written_at[LABELS] >= partition.written_at[SAMPLES]:
                 # A label is written after its sample: these are of later ones.
                 return True
@@ -265,6 +313,12 @@ class ReadingOrder:
                 return True
         self._join.leave_out(number, LABELS, self._last_now)
         return False
+
+    def _room(self, number: int) -> int:
+        """How many more labels every client may have in hand before labels and samples displace one another;
+        0: too few to read on without knowing which lack their counterpart."""
+        largest, limit = self._join.largest(number), self._join.limit
+        return limit - largest if largest < SAMPLES_ON * limit else 0
 
     def _is_held(self, wait: _Wait | None) -> bool:
         return wait is not None and self._last_now < wait.since + self._patience
@@ -303,8 +357,11 @@ class ReadingOrder:
             if len(partition.waits) == 2 and all(map(self._is_held, partition.waits.values())):
                 continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
-                samples = max(1, pace - pairs[number], partition.misses // MISSES_A_SAMPLE)
-                limits.append(self._share if self._wants_labels(partition) else samples)
+                labels, samples = self._share, self._samples_wanted(number, pairs[number])
+                if partition.misses >= MISSES:
+                    labels = min(labels, self._room(number) or labels)
+                    samples = max(samples, partition.misses // MISSES_A_SAMPLE)
+                limits.append(max(1, labels if self._wants_labels(partition) else samples))
         return min(limits, default=None)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from streamfl.contract.role import OperatorNotice
-from streamfl.state.state_settings import Difference
+from streamfl.state.state_settings import Difference, StateSettings
 
 __all__ = ["ServerSettingsCheck"]
 
@@ -80,8 +80,9 @@ class ServerSettingsCheck:
 
 
 def _differences(own: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Difference]:
-    common = sorted(own.keys() & settings.keys())
-    return [Difference(key, settings[key], own[key]) for key in common if own[key] != settings[key]]
+    # A value that is too long, as of hundreds of features, is a digest in the server's record.
+    wrong, _ = StateSettings(must_stay=own).compare(settings)
+    return wrong
 
 
 def _go_together(one: Difference) -> bool:
