@@ -206,22 +206,35 @@ def _put_place(
         for (record, _), owner in zip(labels.seen.readable(), found, strict=True)
         if owner in where and record.partition not in where[owner]
     ]
-    if not apart and labels.seen.partitions == samples.partitions:
+    # Rekeyed samples will lie elsewhere. Then labels have to be keyed by the same name.
+    rekeyed = "samples.rekey" in asked.draft.sections
+    torn = _torn(labels.seen, found) if rekeyed else None
+    if torn is not None:
+        why = f"labels of {shown(torn)} lie in several partitions"
+    elif apart:
+        why = f"a label of {shown(apart[0])} lies in another partition than its samples"
+    elif rekeyed or labels.seen.partitions == samples.partitions:
         return
-    if "samples.rekey" in asked.draft.sections and not apart:
-        return
-    why = (
-        f"a label of {shown(apart[0])} lies in another partition than its samples"
-        if apart
-        else f"{labels.topic} has {counted(labels.seen.partitions or 0, 'partition')}, the samples' topic "
-        f"{samples.partitions}"
-    )
+    else:
+        why = (
+            f"{labels.topic} has {counted(labels.seen.partitions or 0, 'partition')}, the samples' topic "
+            f"{samples.partitions}"
+        )
     told = (
         f"{why}, and would not meet them. `streamfl rekey --stream labels` writes this topic, keyed as it "
         "has to be"
     )
     asked.draft.put("labels", "topic", f"{labels.topic}-by-{name}", told)
     asked.draft.put("labels.rekey", "topic", labels.topic, "your own")
+
+
+def _torn(labels: RecordSample, owners: Sequence[str]) -> str | None:
+    """An owner of labels in several partitions; None: there is none."""
+    where: dict[str, int] = {}
+    for (record, _), owner in zip(labels.readable(), owners, strict=True):
+        if owner and where.setdefault(owner, record.partition) != record.partition:
+            return owner
+    return None
 
 
 def _values(seen: RecordSample) -> dict[str, list[Any]]:

@@ -136,7 +136,7 @@ class VerticalLearningSection(Section):
     max_staleness: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=0)
     """Coordinator: D, the most steps that a party may be known to have taken since an embedding. The
     coordinator asks for a newer embedding before it computes a gradient from an older one. Left out: no
-    limit."""
+    limit, but 2, once, for an embedding that waited for another party in vain."""
     # A partition keeps the start that it remembers.
     seeded_start: Annotated[bool, CHANGEABLE] = False
     """`true`: first parameters are drawn from federation.seed, so others can compute them, and with them

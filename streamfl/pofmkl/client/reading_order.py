@@ -35,6 +35,8 @@ MISSES = 50
 # While samples come without a label in hand, one more is read at a time for this many of them: a year without
 # labels takes minutes, and few of the samples behind it are read too early.
 MISSES_A_SAMPLE = 10
+# The most times fewer samples that are read for the client with most labels in hand: theirs may never come.
+FEWER = 16
 # Offsets between two samples that are no record: each transaction ends with one.
 MARKERS = 8
 # While no sample in hand has its label, nobody knows which of the two lack their counterpart. Labels are read
@@ -261,7 +263,7 @@ class ReadingOrder:
         if not labels:
             return pace
         fewer = pace * sum(labels) // (self._registry.count(number) * max(labels))
-        return max(1, min(pace, fewer))
+        return max(1, min(pace, max(fewer, pace // FEWER)))
 
     def _known_labels(self, number: int) -> list[int]:
         """How many labels of each client that has samples wait for theirs. Other labels may wait for ever."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from streamfl.records.entities import EntitySamplesSection
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.vertical.table import DealtTable
@@ -24,7 +25,8 @@ def head_content(kind: str, label: str) -> dict[str, Any]:
 
 def party_content(kind: str, party: str, label: str) -> dict[str, Any]:
     """The same for a party that knows the labels."""
-    samples = {"topic": "samples", "features": "columns", "dimension": 1}
+    # A whole section, not keys of it: `features` beside the file's own [[samples.inputs]] would be refused.
+    samples = EntitySamplesSection(topic="samples", features="columns", dimension=1)
     return {**head_content(kind, label), "party": {"name": party}, "samples": samples}
 
 

@@ -226,6 +226,13 @@ class CoordinatorEntities:
         embeddings = self._embeddings.take(rows, axis=0)
         return np.asarray(~embeddings["held"] | (outdated & ~embeddings["unanswered"]))
 
+    def may_be_asked(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Embeddings that wait for their gradient and were not asked for before, (n, M). None without
+        requests: a party that is asked beyond them forgets the entity."""
+        embeddings = self._embeddings.take(rows, axis=0)
+        allowed = self._alignment.requests > 0
+        return np.asarray(embeddings["unanswered"] & (embeddings["requests"] == 0) & allowed)
+
     def decide(
         self, rows: NDArray[np.intp], outdated: NDArray[np.bool_], behind: NDArray[np.bool_]
     ) -> Decision:

@@ -57,6 +57,10 @@ __all__ = ["VaflCoordinator"]
 # Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for
 # the next.
 STRETCH = 1000
+# Where learning.max_staleness is left out: an embedding that has waited for another party in vain, and is
+# older than this, is asked for anew. Its party may have sent hundreds by the same parameters meanwhile; their
+# gradients, all at once, would throw its model far off.
+STALENESS_IN_VAIN = 2
 
 
 class VaflCoordinator(TaskRole[CoordinatorPartition]):
@@ -265,7 +269,10 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
         epochs, _, versions = task.entities.numbers(rows)
         _, outdated = task.parties.ages(epochs, versions, self._max_staleness)
         behind = task.parties.fall_behind(task.entities.missing_parties(rows, outdated))
-        return self._work_off(task, names, rows, now, behind)
+        if self._max_staleness is None:
+            _, old = task.parties.ages(epochs, versions, STALENESS_IN_VAIN)
+            outdated = old & task.entities.may_be_asked(rows)
+        return self._work_off(task, names, rows, now, behind, outdated=outdated)
 
     # ---- predicting and learning
 
@@ -278,6 +285,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
         behind: NDArray[np.bool_],
         newest: tuple[int, NDArray[np.int64]] | None = None,
         headers: Sequence[Headers] = (),
+        outdated: NDArray[np.bool_] | None = None,
     ) -> list[Send]:
         """Predict, and learn from, those of these entities that are ready.
 
@@ -285,6 +293,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
         newest: the number of the party that has just sent them, and each embedding's age when it came, in
         steps.
         headers: of each.
+        outdated: (n, M) which embeddings are too old; None: those beyond learning.max_staleness.
         """
         entities, means = task.entities, task.parties.means
         predicting = NOTHING if newest is None else entities.to_predict(rows)
@@ -294,8 +303,8 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
         requests, answers = list[Send](), list[Send]()
         if entities.labelled(rows):
             epochs, sequences, versions = entities.numbers(rows)
-            ages, outdated = task.parties.ages(epochs, versions, self._max_staleness, newest)
-            decision = entities.decide(rows, outdated, behind)
+            ages, beyond = task.parties.ages(epochs, versions, self._max_staleness, newest)
+            decision = entities.decide(rows, beyond if outdated is None else outdated, behind)
             if self._release.noise:
                 self._release.withhold(task.ledger, names, decision, self._figures.withheld_labels)
             elif decision.learns.any():

@@ -110,6 +110,16 @@ def test_the_figures_are_those_of_the_test_rows(line: Line) -> None:
     assert found["absent"]["bank"]["accuracy"] == pytest.approx(np.mean((absent >= 0) == truth))
 
 
+def test_a_file_with_a_table_for_each_input_is_simulated(line: Line) -> None:
+    """Protects a party whose columns may be missing: its file names inputs in tables, and the command said
+    that it names features too. The columns come from the data, whatever the file says of them."""
+    party = '[party]\nname = "bank"\n[samples]\ntopic = "accounts"\n'
+    table = '[[samples.inputs]]\nfield = "{}"\nas = "number"\nmissing = "zero"\n'
+    tables = "".join(table.format(name) for name in NAMES[:2])
+    plain, in_tables = line.json(), line.json(more=party + tables)
+    assert (in_tables["loss"], in_tables["messages"]) == (plain["loss"], plain["messages"])
+
+
 def test_messages_are_counted_as_formulas_say(line: Line) -> None:
     """Protects the comparison of topologies: rounds, sums and their bytes are as many as parties and rounds
     make them, whichever the topology is, and what differs is how far a sum has to go.

@@ -319,6 +319,32 @@ def test_labels_on_a_topic_of_their_own(site: Site) -> None:
     read_configuration(site.folder / "new.toml")
 
 
+@pytest.mark.parametrize("labels_are_keyed", [True, False])
+def test_labels_that_are_keyed_like_no_sample_are_to_be_written_anew(
+    site: Site, labels_are_keyed: bool
+) -> None:
+    """Protects two topics of which neither is keyed by client: only the samples were to be rekeyed, and half
+    of the labels became dead letters."""
+    rows = [{"id": f"r{n}", "site": f"s{n % 3}", "temp": n / 3} for n in range(ROWS)]
+    site.write("readings", [(one["id"].encode(), one) for one in rows])
+    outcomes = [{"id": one["id"], "site": one["site"], "wear": 100 + n} for n, one in enumerate(rows)]
+    key = "site" if labels_are_keyed else "id"
+    site.write("outcomes", [(str(one[key]).encode(), one) for one in outcomes])
+    asked = ("--from-topic", "readings", "--labels-topic", "outcomes", "--label", "wear", "--client", "site")
+    code, _, error = site.init("new.toml", *asked)
+    assert code == 0, error
+    written = tomllib.loads((site.folder / "new.toml").read_text())
+    assert written["samples"]["rekey"] == {"topic": "readings"}
+    if labels_are_keyed:
+        assert written["labels"]["topic"] == "outcomes"
+        return
+    assert (written["labels"]["topic"], written["labels"]["rekey"]) == (
+        "outcomes-by-client",
+        {"topic": "outcomes"},
+    )
+    assert "--stream labels" in error
+
+
 SCHEMA = {
     "type": "record",
     "name": "Reading",

@@ -63,6 +63,15 @@ def test_evidence_is_weighed_at_the_guest_alone(line: Line) -> None:
     np.testing.assert_array_equal(weighed["inputs/shop"], usual["inputs/shop"])
 
 
+def test_a_file_with_a_table_for_each_input_is_simulated(line: Line) -> None:
+    """Protects a host whose columns may be missing: its file names inputs in tables, and the command said
+    that it names features too."""
+    host = '[party]\nname = "shop"\n[samples]\ntopic = "baskets"\n'
+    table = '[[samples.inputs]]\nfield = "visits"\nas = "number"\nmissing = "zero"\n'
+    plain, in_tables = line.json(), line.json(role="host", more=host + table)
+    assert in_tables["taylor_loss"] == plain["taylor_loss"]
+
+
 def test_the_figures_are_those_of_the_test_rows(line: Line) -> None:
     """Protects every claim that is made with this command: loss, AUC and KS are of the last fifth of the
     rows, by other means."""

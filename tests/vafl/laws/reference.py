@@ -201,7 +201,7 @@ class Reference:
                     self.counts["silent_parties"] += 1
             for number in self._missing(entity):
                 self.parties[number].behind = True
-            said += self._work_off(name, entity, now)
+            said += self._work_off(name, entity, now, in_vain=True)
         while self.entities:
             name, entity = next(iter(self.entities.items()))
             if entity.heard_at + self.alignment.expiry > now:
@@ -288,7 +288,16 @@ class Reference:
         entity.revision += 1
         return [said]
 
-    def _work_off(self, name: str, entity: Entity, now: float) -> list[Said]:
+    def _is_stale(self, one: Held, in_vain: bool) -> bool:
+        """Whether an embedding is too old for its gradient. Without a bound, that of an entity that waited in
+        vain is after two steps, once."""
+        if self.alignment.max_staleness is not None or not in_vain:
+            return self._outdated(one.shown)
+        asked = one.requests or not self.alignment.requests
+        another = one.shown.epoch != self.parties[one.shown.party].latest[0]
+        return not asked and (another or self._age(one.shown) > 2)
+
+    def _work_off(self, name: str, entity: Entity, now: float, in_vain: bool = False) -> list[Said]:
         """Learn from an entity, or find who has to be asked or waited for."""
         held, rules = entity.held, self.alignment
         if entity.label is None or any(one.fresh and one.asked for one in held.values()):
@@ -306,7 +315,7 @@ class Reference:
         waits = enough and below_quorum and not all(self.parties[number].behind for number in missing)
         together = enough and not waits
         answered = fresh if together else late
-        stale = [number for number in sorted(fresh) if self._outdated(held[number].shown)]
+        stale = [number for number in sorted(fresh) if self._is_stale(held[number], in_vain)]
         if answered and stale:
             # Whoever waits for a gradient is asked at the same time, though it be answered later.
             entity.awaited_at = now

@@ -566,3 +566,24 @@ def test_an_answer_grows_old_as_any_embedding_does(requests: int) -> None:
     assert found["outdated_embeddings"] == 2 - requests
     assert found["learnt_below_quorum"] == 2 - requests
     assert found["silent_parties"] == 0
+
+
+@pytest.mark.parametrize("requests", [0, 4])
+def test_an_embedding_that_waited_in_vain_while_its_party_learnt_is_asked_for_anew_once(
+    requests: int,
+) -> None:
+    """Protects a model whose history lies in another order at each party: hundreds of entities wait for each
+    other's parties, and their gradients, all at the same parameters, threw it so far that every later entity
+    was predicted as 0.96. Without requests nobody is asked, since a party that is asked beyond them forgets
+    the entity."""
+    coordinator = Coordinator(learning_quorum=2, requests=requests)
+    coordinator.labelled("old", 0.0)
+    coordinator.labelled("new", 0.0)
+    coordinator.hears("bank", "old", 1.0, version=0)
+    assert coordinator.hears("bank", "new", 1.0, version=3) == ["new is 1, of 1, revision 0"]
+    if not requests:
+        assert coordinator.tick(10.0) == ["bank: new 2 2", "bank: old 1 2"]
+        return
+    assert coordinator.tick(10.0) == ["bank: new 2 2", "bank: old 1 again"]
+    coordinator.hears("bank", "other", 1.0, version=9, now=11.0)
+    assert coordinator.hears("bank", "old", 3.0, version=3, now=11.0) == ["bank: old 4 6"]
