@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -10,11 +9,13 @@ import platform
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.commands import arguments, several
 from benchmarks.figures import Figure, take_smallest
 
 FOLDER = Path(__file__).parent
@@ -35,23 +36,19 @@ BENCHMARKS = found()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure streamfl as ratios within one run."
+    given = arguments(
+        "",
+        "Measure streamfl as ratios within one run.",
+        format={"choices": ("table", "json"), "default": "table"},
+        only=several("run this one", BENCHMARKS),
+        smallest=(False, "only show that each works; the figures mean nothing"),
+        out=(Path("benchmark.json"), "where the JSON is written"),
     )
-    parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument(
-        "--only", choices=tuple(BENCHMARKS), action="append", help="run this one; may be given several times"
-    )
-    parser.add_argument(
-        "--smallest", action="store_true", help="only show that each works; the figures mean nothing"
-    )
-    parser.add_argument("--out", type=Path, default=Path("benchmark.json"), help="where the JSON is written")
-    arguments = parser.parse_args()
-    if arguments.smallest:
+    if given.smallest:
         take_smallest()
     figures: list[Figure] = []
     failed: list[str] = []
-    for name in arguments.only or BENCHMARKS:
+    for name in given.only or BENCHMARKS:
         print(f"{name} …", file=sys.stderr, flush=True)
         try:
             measure: Callable[[], Iterator[Figure]] = importlib.import_module(BENCHMARKS[name]).measure
@@ -65,21 +62,11 @@ def main() -> None:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "processors": os.cpu_count(),
-        "figures": [
-            {
-                "name": f.name,
-                "value": f.value,
-                "unit": f.unit,
-                "goal": f.goal,
-                "at_most": f.at_most,
-                "met": f.met,
-            }
-            for f in figures
-        ],
+        "figures": [{**asdict(figure), "met": figure.met} for figure in figures],
     }
     text = json.dumps(content, indent=2)
-    arguments.out.write_text(text + "\n", encoding="utf-8")
-    if arguments.format == "json":
+    given.out.write_text(text + "\n", encoding="utf-8")
+    if given.format == "json":
         print(text)
     else:
         _print(figures)

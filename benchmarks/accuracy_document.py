@@ -28,12 +28,12 @@ from benchmarks.accuracy_plan import (
     seeds_of,
 )
 from benchmarks.accuracy_runs import Cache, Run, curve_points
-
-__all__ = ["Figure", "Figures", "experiment", "fill", "overview", "picture", "places", "state", "tables"]
+from streamfl.simulation.pictures import new_pyplot
 
 NOTHING = "-"
 BYTES_DRAWN = (3e2, 3e5)
 TITLES = {"bike_hour": "bike", "parkinsons_telemonitoring": "telemonitoring"}
+SHORT = [TITLES.get(data, data) for data in SETS]
 DRAWN = ("default", "default, M = 1", "default without a server", "paper, M = 1", *CHALLENGERS)
 
 
@@ -132,7 +132,7 @@ def overview(figures: Figures, methods: Sequence[str], cell: tuple[int, int], de
             ]
             row.append("not counted" if not sent else f"{np.mean(sent):,.0f}" if max(sent) else "none")
         rows.append(row)
-    header = ["method", *(TITLES.get(data, data) for data in SETS)]
+    header = ["method", *SHORT]
     return markdown(header if delay else [*header, "bytes a sample"], rows)
 
 
@@ -140,23 +140,14 @@ def places(figures: Figures, methods: Sequence[str], cell: tuple[int, int], dela
     """For each set the methods, best first."""
     columns = []
     for data in SETS:
-        found = [
-            (method, figure)
-            for method in methods
-            if (figure := figures.of(method, data, cell, delay)) is not None
-        ]
-        found.sort(key=lambda pair: _error(pair[1]))
-        columns.append(
-            [
-                f"{method} {'diverged' if figure.mse is None else digits(figure.mse)}"
-                for method, figure in found
-            ]
-        )
+        found = {method: figures.of(method, data, cell, delay) for method in methods}
+        best = sorted((one for one in found.items() if one[1] is not None), key=lambda one: _error(one[1]))
+        columns.append([f"{method} {str(figure).partition(' ')[0]}" for method, figure in best])
     rows = [
         [str(place + 1), *(column[place] if place < len(column) else "" for column in columns)]
         for place in range(max(map(len, columns)))
     ]
-    return markdown(["", *(TITLES.get(data, data) for data in SETS)], rows)
+    return markdown(["", *SHORT], rows)
 
 
 def ablation(figures: Figures) -> str:
@@ -191,7 +182,7 @@ def server(figures: Figures) -> str:
             ratio = _ratio(together, alone)
             row.append(f"{100 * (ratio - 1):+.0f} %" if np.isfinite(ratio) else NOTHING)
         rows.append(row)
-    return markdown(["", *(TITLES.get(data, data) for data in SETS)], rows)
+    return markdown(["", *SHORT], rows)
 
 
 def experiment(figures: Figures, varied: Experiment) -> str:
@@ -250,17 +241,18 @@ def fill(text: str, contents: Mapping[str, str]) -> str:
     return text
 
 
+def fill_in(document: Path, contents: Mapping[str, str]) -> None:
+    """The same of a file."""
+    document.write_text(fill(document.read_text(encoding="utf-8"), contents), encoding="utf-8")
+
+
 def picture(cache: Cache, path: Path) -> None:
     """Error over time for every set, and error against bytes; the ending of ``path`` says the format."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
     from matplotlib.ticker import LogLocator
 
-    figures = Figures(cache)
+    figures, pyplot = Figures(cache), new_pyplot()
     figure, axes = pyplot.subplots(len(CELLS) + 1, len(SETS), figsize=(19, 12), layout="constrained")
-    colours = dict(zip((*DRAWN, *BASELINES), pyplot.get_cmap("tab20").colors, strict=False))  # type: ignore[attr-defined]
+    colours = dict(zip((*DRAWN, *BASELINES), pyplot.get_cmap("tab20").colors, strict=False))
     for column, data in enumerate(SETS):
         for row, cell in enumerate(CELLS):
             panel = axes[row, column]

@@ -21,26 +21,13 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from streamfl.contract.role import DataError
 from streamfl.learning.challengers import challenger_names
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.comparison import Problem, compare
 from streamfl.pofmkl.tools.direct import federated
-
-__all__ = [
-    "Cache",
-    "Method",
-    "Run",
-    "Stream",
-    "compute",
-    "curve_points",
-    "load_streams",
-    "measure",
-    "pending",
-    "source_hash",
-]
 
 ROOT = Path(__file__).parents[1]
 CURVE_POINTS = 24
@@ -85,36 +72,41 @@ class Run:
 class Stream:
     """Inputs (T, K, d) and labels (T, K), both on the learning scale."""
 
-    inputs: NDArray[np.float64]
-    labels: NDArray[np.float64]
+    inputs: Floats
+    labels: Floats
 
 
-class Cache:
-    """Results by run, in a file that has a line for each."""
+class Results:
+    """What was found, by a name, in a file that has a line for each."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._results: dict[str, dict[str, Any]] = (
+        self.found: dict[str, dict[str, Any]] = (
             json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         )
 
-    def get(self, run: Run) -> dict[str, Any] | None:
-        """What is kept of the run, whatever the code was."""
-        return self._results.get(run.key)
-
-    def is_current(self, run: Run, source: str) -> bool:
-        """Whether it is there, and of this code."""
-        return self._results.get(run.key, {}).get("source") == source
-
-    def put(self, run: Run, result: dict[str, Any]) -> None:
-        """Keep a result; the file is replaced whole, so that ending the program never leaves half of one."""
-        self._results[run.key] = result
-        lines = ",\n".join(
-            f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(self._results.items())
-        )
+    def keep(self, key: str, found: dict[str, Any]) -> None:
+        """The file is replaced whole, so that ending the program never leaves half of one."""
+        self.found[key] = found
+        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(one)}" for key, one in sorted(self.found.items()))
         beside = self._path.with_suffix(".tmp")
         beside.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
         os.replace(beside, self._path)
+
+
+class Cache(Results):
+    """Results by run."""
+
+    def get(self, run: Run) -> dict[str, Any] | None:
+        """What is kept of the run, whatever the code was."""
+        return self.found.get(run.key)
+
+    def is_current(self, run: Run, source: str) -> bool:
+        """Whether it is there, and of this code."""
+        return self.found.get(run.key, {}).get("source") == source
+
+    def put(self, run: Run, result: dict[str, Any]) -> None:
+        self.keep(run.key, result)
 
 
 def load_streams(folder: Path) -> ModuleType:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import sys
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["Attack", "Attacks", "attacked_systems", "main"]
+from benchmarks.commands import arguments, several
 
 FOLDER = Path(__file__).parent
 
@@ -57,25 +56,21 @@ def main() -> None:
     """Run them all, or those that are named; a table, or JSON."""
     systems = attacked_systems()
     names = [name for attacks in systems.values() for name in attacks]
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.attacks", description="Attack a federation of each system."
+    given = arguments(
+        "attacks",
+        "Attack a federation of each system.",
+        system={"choices": systems, "help": "of this system only; left out: of each that has attacks"},
+        format={"choices": ("table", "json"), "default": "table"},
+        only=several("run this one", names),
     )
-    parser.add_argument(
-        "--system", choices=tuple(systems), help="of this system only; left out: of each that has attacks"
-    )
-    parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument(
-        "--only", choices=names, action="append", help="run this one; may be given several times"
-    )
-    arguments = parser.parse_args()
     found: list[Attack] = []
     with tempfile.TemporaryDirectory(prefix="attacks-") as folder:
         for system, attacks in systems.items():
             for name, attack in attacks.items():
-                if arguments.system in (None, system) and (arguments.only is None or name in arguments.only):
+                if given.system in (None, system) and (given.only is None or name in given.only):
                     print(f"{system}: {name} …", file=sys.stderr, flush=True)
                     found += attack(Path(folder))
-    if arguments.format == "json":
+    if given.format == "json":
         print(json.dumps([asdict(one) for one in found], indent=2))
         return
     rows = Table("attack", "by", "figure", "without", "protection", "with it", "at most", "a guess")

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["running_broker"]
-
 
 def running_broker() -> AbstractContextManager[Any]:
     """The tests' broker, with its ``address`` and its ``url``. It lives with the tests, which are not

@@ -7,28 +7,25 @@ on labels from 0 to 1, times 1000.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.commands import Floats, Markdown, arguments, data_folder, data_set
 from benchmarks.rounds import in_rounds
 from streamfl.records.input_reader import InputReader
 from streamfl.records.inputs import InputSection
 
 CLIENTS, SAMPLES, VALUES = 12, 300, 30
-Floats = NDArray[np.float64]
 
 
 def real(name: str, categories: tuple[str, ...], seed: int) -> tuple[Floats, NDArray[np.int64], Floats]:
     """Numbers (T, K, d), categories (T, K, c) and labels (T, K) of a data set: each client a stretch of its
     rows."""
-    with np.load(Path(os.environ["STREAMFL_DATA"]) / f"{name}.npz") as archive:
-        inputs, labels = archive["X"].astype(float), archive["y"].astype(float)
+    inputs, labels = data_set(data_folder(), name)
+    with np.load(data_folder() / f"{name}.npz") as archive:
         names = [str(one) for one in archive["feature_names"]]
     keep = np.isfinite(inputs).all(axis=1) & np.isfinite(labels)
     inputs, labels = inputs[keep], labels[keep]
@@ -112,9 +109,7 @@ def methods(categories: NDArray[np.int64], labels: Floats) -> dict[str, Floats]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what a category is worth as an input.")
-    parser.add_argument("--seeds", type=int, default=2)
-    arguments = parser.parse_args()
+    given = arguments("categories", "Measure what a category is worth as an input.", seeds=(2, "so many"))
     sets: dict[str, Callable[[int], tuple[Floats, NDArray[np.int64], Floats]]] = {
         "air: wind direction": lambda seed: real("air", ("wd_code",), seed),
         "bike: season, month, weekday, weather": lambda seed: real(
@@ -126,7 +121,7 @@ def main() -> None:
     rows: dict[str, list[str]] = {}
     for name, make in sets.items():
         errors: dict[str, list[float]] = {}
-        for seed in range(arguments.seeds):
+        for seed in range(given.seeds):
             numbers, categories, labels = make(seed)
             for method, added in methods(categories, labels).items():
                 predictions = in_rounds(
@@ -136,9 +131,9 @@ def main() -> None:
                 print(f"{name} {seed} {method}: {errors[method][-1]:.2f}", file=sys.stderr, flush=True)
         for method, found in errors.items():
             rows.setdefault(method, []).append(f"{np.mean(found):.2f}")
-    print("| the category is | " + " | ".join(sets) + " |\n| --- |" + " --- |" * len(sets))
+    table = Markdown("the category is", *sets)
     for method, cells in rows.items():
-        print(f"| {method} | " + " | ".join(cells) + " |")
+        table.add(method, *cells)
 
 
 if __name__ == "__main__":

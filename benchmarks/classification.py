@@ -7,14 +7,9 @@ samples each; elec2 in ten stretches of its series, the others shuffled. A table
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-from pathlib import Path
-
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.commands import Floats, Markdown, arguments, data_folder, data_set
 from streamfl.learning.accuracy import classification_figures
 from streamfl.learning.challengers import challenger
 from streamfl.pofmkl.config import PofmklSettings
@@ -27,26 +22,18 @@ RIVER = ("linear", "hoeffding", "knn", "running-mean", "last-label")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.classification", description=__doc__)
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="of each client")
-    samples = parser.parse_args().samples
-    if "STREAMFL_DATA" not in os.environ:
-        sys.exit("STREAMFL_DATA is not set: the folder with elec2.npz, phishing.npz and a9a.npz")
-    print("| set | method | log loss | accuracy | AUC |\n| --- | --- | --- | --- | --- |", flush=True)
+    samples = arguments("classification", __doc__, samples=(SAMPLES, "of each client")).samples
+    table = Markdown("set", "method", "log loss", "accuracy", "AUC")
     for name in SETS:
-        inputs, labels = streams(
-            Path(os.environ["STREAMFL_DATA"]) / f"{name}.npz", ordered=name == "elec2", samples=samples
-        )
+        inputs, labels = streams(name, ordered=name == "elec2", samples=samples)
         for method in ("default", "default without a server", *RIVER):
             figures = classification_figures(predictions(method, inputs, labels).ravel(), labels.ravel())
-            shown = " | ".join(f"{figures[key]:.3f}" for key in ("log_loss", "accuracy", "auc"))
-            print(f"| {name} | {method} | {shown} |", flush=True)
+            table.add(name, method, *(f"{figures[key]:.3f}" for key in ("log_loss", "accuracy", "auc")))
 
 
-def streams(path: Path, ordered: bool, samples: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def streams(name: str, ordered: bool, samples: int) -> tuple[Floats, Floats]:
     """Inputs (T, K, d), divided by the largest norm of a row, and labels 0 and 1 (T, K)."""
-    with np.load(path) as archive:
-        inputs, labels = archive["X"].astype(float), archive["y"].astype(float)
+    inputs, labels = data_set(data_folder(), name)
     labels = (labels > labels.min()).astype(float)
     stretch = len(labels) // CLIENTS
     starts = np.arange(CLIENTS) * stretch
@@ -55,7 +42,7 @@ def streams(path: Path, ordered: bool, samples: int) -> tuple[NDArray[np.float64
     return inputs[rows] / np.linalg.norm(inputs, axis=1).max(), labels[rows]
 
 
-def predictions(method: str, inputs: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
+def predictions(method: str, inputs: Floats, labels: Floats) -> Floats:
     """Probabilities of label 1, (T, K), each before its label."""
     if method.startswith("default"):
         settings = PofmklSettings.model_validate(

@@ -18,8 +18,6 @@ from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
 
-__all__ = ["measure", "new_client", "samples"]
-
 KERNELS, FREQUENCIES, DIMENSION, BATCH = 51, 100, 16, size(256, 32)
 REPEATS, LOOP_SAMPLES = size(40, 1), size(16, 1)
 LEARNING_RATE, REGULARISATION = 0.03, 1e-3

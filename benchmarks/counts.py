@@ -8,7 +8,6 @@ The command fails if one grew by more than 5%; ``--write`` replaces them.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gc
 import importlib
@@ -25,21 +24,8 @@ from unittest.mock import patch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.commands import arguments
 from streamfl.runtime.worker import Worker
-
-__all__ = [
-    "COUNTED",
-    "FILE",
-    "VERSION",
-    "Meter",
-    "Workload",
-    "compared",
-    "counted",
-    "counted_systems",
-    "keep",
-    "kept",
-    "main",
-]
 
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "counts.csv"
@@ -229,15 +215,15 @@ def keep(figures: Figures, file: Path = FILE) -> None:
 
 def main() -> None:
     systems = counted_systems()
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.counts", description="Count what a worker does for a sample."
+    given = arguments(
+        "counts",
+        "Count what a worker does for a sample.",
+        system={"choices": systems, "help": "of this system only; left out: of each"},
+        write=(False, f"write what is counted to {FILE.name}"),
     )
-    parser.add_argument("--system", choices=systems, help="of this system only; left out: of each")
-    parser.add_argument("--write", action="store_true", help=f"write what is counted to {FILE.name}")
-    arguments = parser.parse_args()
     # What members say of their few rows.
     logging.getLogger("streamfl").setLevel(logging.ERROR)
-    chosen = [arguments.system] if arguments.system else systems
+    chosen = [given.system] if given.system else systems
     everything = kept()
     before = {
         place: found for place, found in everything.items() if place[0] == VERSION and place[1] in chosen
@@ -249,7 +235,7 @@ def main() -> None:
         numbers = ["" if value is None else f"{value:,.2f}" for value in (one.before, one.now)]
         table.add_row(one.role, one.what, *numbers, one.change)
     Console(width=110).print(table)
-    if arguments.write:
+    if given.write:
         keep({place: found for place, found in everything.items() if place not in before} | now)
     elif any(one.failed for one in comparisons):
         sys.exit(

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, size
 
-__all__ = ["measure"]
-
 ROOT = Path(__file__).resolve().parents[1]
 ROLES = ("server", "client")
 # Caches of the first rounds are full by then.

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
-import msgspec
-import numpy as np
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
+from benchmarks.federation import sample_records
 from benchmarks.figures import Figure, size
+from benchmarks.processes import Processes
 from streamfl.contract.channels import TopicSpec
-from streamfl.runtime.bus import Bus, Outgoing, connect
-
-__all__ = [
-    "CLIENTS",
-    "CONFIGURATION",
-    "PARTITIONS",
-    "SAMPLES",
-    "bare_rate",
-    "configuration",
-    "measure",
-    "rate",
-    "running",
-    "span",
-    "streamfl_rate",
-    "write_samples",
-]
+from streamfl.runtime.bus import Bus, connect
 
 CLIENTS, SAMPLES, PARTITIONS = size(1_000, 20), size(100_000, 500), 4
 COMMIT_SECONDS, WAIT_SECONDS, LOOK_SECONDS = 0.1, 180.0, size(2.0, 1.0)
@@ -80,7 +63,7 @@ def measure() -> Iterator[Figure]:
 
 def write_samples(bus: Bus) -> None:
     """Write ``SAMPLES`` records to the topic ``samples``."""
-    records = _samples()
+    records = list(sample_records(SAMPLES, CLIENTS, DIMENSION))
     for start in range(0, SAMPLES, 10_000):
         bus.write(records[start : start + 10_000])
 
@@ -91,41 +74,41 @@ def configuration(name: str, url: str) -> str:
     return CONFIGURATION.format(name=name, clients=CLIENTS, url=url, features=features)
 
 
-def _samples() -> list[Outgoing]:
-    generator = np.random.default_rng(0)
-    inputs, labels = generator.random((SAMPLES, DIMENSION)).round(6), generator.random(SAMPLES).round(6)
-    encode = msgspec.json.Encoder().encode
-    return [
-        Outgoing(
-            "samples",
-            f"client-{number % CLIENTS}".encode(),
-            encode({f"x{i}": x for i, x in enumerate(sample)} | {"y": label}),
-        )
-        for number, (sample, label) in enumerate(zip(inputs.tolist(), labels.tolist(), strict=True))
-    ]
-
-
 def bare_rate(address: str, bus: Bus) -> float:
-    """The records of ``samples`` are sent on to ``bare`` as they came; offsets go with the transaction, one
-    each 100 ms."""
-    producer = KafkaProducer(bootstrap_servers=address, transactional_id="bare", linger_ms=5)
+    """The records of ``samples`` are sent on to ``bare`` as they came."""
+
+    def send_on(producer: KafkaProducer, records: list[Any]) -> None:
+        for record in records:
+            producer.send("bare", key=record.key, value=record.value)
+
+    bare_loop(address, "samples", SAMPLES, send_on)
+    return rate(bus, "bare", SAMPLES)
+
+
+def bare_loop(
+    address: str, topic: str, count: int, send: Callable[[KafkaProducer, list[Any]], None], most: int = 4000
+) -> None:
+    """Take so many records of a topic, at most so many a poll, and send what comes of them; offsets go with
+    the transaction, one each 100 ms."""
+    producer = KafkaProducer(
+        bootstrap_servers=address, transactional_id="bare", linger_ms=5, max_request_size=4_000_000
+    )
     producer.init_transactions()
     consumer = KafkaConsumer(
-        "samples",
+        topic,
         bootstrap_servers=address,
         group_id="bare",
         enable_auto_commit=False,
         auto_offset_reset="earliest",
     )
     taken = 0
-    while taken < SAMPLES:
+    while taken < count:
         positions: dict[TopicPartition, OffsetAndMetadata] = {}
         deadline = time.monotonic() + COMMIT_SECONDS
         producer.begin_transaction()
         while time.monotonic() < deadline:
-            for place, records in consumer.poll(timeout_ms=20, max_records=4000).items():
-                for record in records:
-                    producer.send("bare", key=record.key, value=record.value)
+            for place, records in consumer.poll(timeout_ms=20, max_records=most).items():
+                send(producer, records)
                 positions[place] = OffsetAndMetadata(records[-1].offset + 1, "", -1)
                 taken += len(records)
         if positions:
@@ -133,7 +116,6 @@ def bare_rate(address: str, bus: Bus) -> float:
         producer.commit_transaction()
     consumer.close()
     producer.close()
-    return rate(bus, "bare", SAMPLES)
 
 
 def _client_rate(name: str, url: str, bus: Bus) -> float:
@@ -154,40 +136,12 @@ def running(
 ) -> Iterator[Callable[[Callable[[], bool], str], None]]:
     """A process of ``streamfl run`` for each configuration, on these processors alone, and what waits until
     something is so, which it names."""
-    command, workers = [sys.executable, "-m", "streamfl"], list[subprocess.Popen[bytes]]()
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        (Path(directory) / "log").open("w+", encoding="utf-8") as log,
-    ):
-        paths = [Path(directory) / f"{number}.toml" for number in range(len(configurations))]
-        for path, configuration in zip(paths, configurations, strict=True):
-            path.write_text(configuration, encoding="utf-8")
-            subprocess.run(
-                [*command, "topics", str(path), "--create-inputs"], check=True, stdout=subprocess.DEVNULL
-            )
-
-        def wait(is_so: Callable[[], bool], what: str) -> None:
-            deadline = time.monotonic() + WAIT_SECONDS
-            while not is_so():
-                if any(worker.poll() is not None for worker in workers) or time.monotonic() > deadline:
-                    log.seek(0)
-                    raise RuntimeError(f"not so with streamfl run: {what}. It said:\n{log.read()[-2000:]}")
-                time.sleep(LOOK_SECONDS)
-
-        try:
-            workers += [
-                subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log) for path in paths
-            ]
-            if processors is not None:
-                # Threads that a process starts later have its processors.
-                for worker in workers:
-                    os.sched_setaffinity(worker.pid, processors)
-            yield wait
-        finally:
-            for worker in workers:
-                worker.terminate()
-            for worker in workers:
-                worker.wait(20)
+    with tempfile.TemporaryDirectory() as folder, closing(Processes(Path(folder))) as own:
+        for number, configuration in enumerate(configurations):
+            own.configure(str(number), configuration, "--create-inputs")
+        for number in range(len(configurations)):
+            own.start(str(number), processors)
+        yield lambda is_so, what: own.wait(is_so, what, WAIT_SECONDS, LOOK_SECONDS)
 
 
 def _count(bus: Bus, topic: str) -> int:

@@ -13,8 +13,6 @@ from river import datasets, dummy, linear_model, metrics, neighbors, preprocessi
 import streamfl
 from benchmarks.figures import Figure, size
 
-__all__ = ["measure"]
-
 # All rows of both tables.
 ROWS, RUNS = size(10_000, 3), size(20, 1)
 COPIED_AFTER = 300

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["Figure", "best_seconds", "size", "take_smallest"]
-
 Size = TypeVar("Size")
 
 _smallest = False

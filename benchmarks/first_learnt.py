@@ -12,31 +12,37 @@ time of what has learnt."""
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
+from pydantic import BaseModel
 
 from benchmarks.broker import running_broker
+from benchmarks.commands import Markdown, arguments, several
+from benchmarks.federation import make_topics
 from streamfl.configuration.settings import RoleSettings
-from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
-from streamfl.fdskl.config import FdsklSettings
-from streamfl.quasi_newton.config import QuasiNewtonSettings
+from streamfl.dp_frank_wolfe.config import ColumnFederation, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.tools.simulated_members import members as dp_frank_wolfe_members
+from streamfl.fdskl.config import FdsklFederation, FdsklSettings
+from streamfl.fdskl.tools.simulated_members import members as fdskl_members
+from streamfl.quasi_newton.config import QuasiNewtonFederation, QuasiNewtonSettings
+from streamfl.quasi_newton.tools.simulated_members import members as quasi_newton_members
 from streamfl.runtime.bus import Bus, Outgoing, connect
-from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.vafl.config import VaflSettings
-
-__all__ = ["SYSTEMS", "Stream", "main", "seconds_on_a_broker", "seconds_to_learn"]
+from streamfl.simulation.vertical.members import LABEL, LABELS, columns_content, samples_topic
+from streamfl.vafl.config import VaflFederation, VaflSettings
+from streamfl.vafl.tools.simulated_members import members as vafl_members
 
 RATES = (0.1, 1.0, 1000.0)
 PARTIES, COLUMNS = ("a", "b"), 2
+NAMED: dict[str, Any] = {"name": "f", "parties": list(PARTIES)}
+COUNTS = dict.fromkeys(PARTIES, COLUMNS)
 DELAY, LONGEST = 0.001, 50_000.0
 # Entities that come: more than any system waits for.
 MOST = 1_100
@@ -44,56 +50,43 @@ MOST = 1_100
 SETTLE_SECONDS = 15.0
 
 
-def _of(
-    kind: type[RoleSettings], own: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]
+def _settings(
+    kind: type[RoleSettings],
+    members: Callable[..., Mapping[str, Mapping[str, Any]]],
+    federation: BaseModel,
+    *columns: Mapping[str, int],
+    **shared: Any,
 ) -> dict[str, RoleSettings]:
-    return {name: kind.model_validate({**shared, **sections}) for name, sections in own.items()}
-
-
-def _party(name: str, role: str, *, labelled: bool) -> dict[str, Any]:
-    fields = {"format": "json", "features": [f"{name}{number}" for number in range(COLUMNS)]}
-    labels = {"labels": {"topic": "labels", "format": "json", "label": "y"}} if labelled else {}
+    """By member. columns: by party, where the federation does not have them."""
     return {
-        "role": {"kind": role},
-        "party": {"name": name},
-        "samples": {"topic": f"samples-{name}", **fields},
-        **labels,
+        name: kind.model_validate({"federation": federation, **shared, **own})
+        for name, own in members(federation, *columns).items()
     }
 
 
 def vafl() -> dict[str, RoleSettings]:
-    labels = {
-        "role": {"kind": "vafl-coordinator"},
-        "labels": {"topic": "labels", "format": "json", "label": "y"},
-    }
-    own = {"": labels, **{name: _party(name, "vafl-party", labelled=False) for name in PARTIES}}
-    federation = {"name": "f", "parties": list(PARTIES), "embedding_size": 1}
-    return _of(VaflSettings, own, {"federation": federation, "learning": {"loss": "logistic"}})
+    federation = VaflFederation(**NAMED, embedding_size=1)
+    return _settings(VaflSettings, vafl_members, federation, COUNTS, learning={"loss": "logistic"})
 
 
 def fdskl() -> dict[str, RoleSettings]:
-    own = {name: _party(name, "fdskl-worker", labelled=name == "a") for name in PARTIES}
-    return _of(FdsklSettings, own, {"federation": {"name": "f", "parties": list(PARTIES)}})
+    return _settings(FdsklSettings, fdskl_members, FdsklFederation(**NAMED), COUNTS)
 
 
 def quasi_newton() -> dict[str, RoleSettings]:
-    kinds = dict(zip(PARTIES, ("quasi-newton-guest", "quasi-newton-host"), strict=True))
-    own = {name: _party(name, kind, labelled=name == "a") for name, kind in kinds.items()}
-    own[""] = {"role": {"kind": "quasi-newton-coordinator"}}
     plain = {"encryption": {"precision": "plain", "study": True}, "alignment": {"method": "keyed-hash"}}
-    return _of(QuasiNewtonSettings, own, {"federation": {"name": "f", "parties": list(PARTIES)}, **plain})
+    federation = QuasiNewtonFederation(**NAMED)
+    return _settings(QuasiNewtonSettings, quasi_newton_members, federation, COUNTS, **plain)
 
 
 def dp_frank_wolfe() -> dict[str, RoleSettings]:
-    own = {name: _party(name, "dp-frank-wolfe-party", labelled=True) for name in PARTIES}
-    own[""] = {"role": {"kind": "dp-frank-wolfe-server"}}
+    federation = ColumnFederation(**NAMED, columns=COUNTS)
     shared = {
-        "federation": {"name": "f", "parties": list(PARTIES), "columns": dict.fromkeys(PARTIES, COLUMNS)},
         "window": {"rows": 1000},
         "privacy": {"epsilon": float("inf"), "delta": 1e-6},
         "bounds": {"label_centre": 0.5, "label_bound": 0.5},
     }
-    return _of(DPFrankWolfeSettings, own, shared)
+    return _settings(DPFrankWolfeSettings, dp_frank_wolfe_members, federation, **shared)
 
 
 def _has_learnt(value: Mapping[str, Any]) -> bool:
@@ -111,9 +104,7 @@ class Entities:
         self._columns = random.normal(size=(MOST, len(PARTIES) * COLUMNS))
         self._labels = (self._columns[:, 0] + self._columns[:, COLUMNS] > 0).astype(float)
         for settings in members.values():
-            topics = find_kind(settings.role.kind).topics(settings)
-            known = bus.describe([spec.name for spec in topics])
-            bus.create([replace(spec, partitions=1) for spec in topics if spec.name not in known])
+            make_topics(bus, settings)
 
     def write(self, entity: int) -> None:
         """Its columns and its label."""
@@ -121,12 +112,10 @@ class Entities:
         records = []
         for place, party in enumerate(PARTIES):
             own = self._columns[entity, place * COLUMNS : (place + 1) * COLUMNS].tolist()
-            content = msgspec.json.encode(
-                {"id": name.decode(), **{f"{party}{number}": one for number, one in enumerate(own)}}
-            )
-            records.append(Outgoing(f"samples-{party}", name, content))
-        label = msgspec.json.encode({"id": name.decode(), "y": float(self._labels[entity])})
-        self._bus.write([*records, Outgoing("labels", name, label)])
+            content = msgspec.msgpack.encode(columns_content(COLUMNS, own))
+            records.append(Outgoing(samples_topic(party), name, content))
+        label = msgspec.msgpack.encode({LABEL: float(self._labels[entity])})
+        self._bus.write([*records, Outgoing(LABELS, name, label)])
 
 
 class Stream:
@@ -230,21 +219,19 @@ def seconds_on_a_broker(system: str, rate: float) -> tuple[float, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.first_learnt", description=__doc__)
-    parser.add_argument("--broker", action="store_true", help="on a real one, which takes as long as it says")
-    parser.add_argument(
-        "--system", action="append", choices=tuple(SYSTEMS), help="may be given several times; left out: all"
+    given = arguments(
+        "first_learnt",
+        __doc__,
+        broker=(False, "on a real one, which takes as long as it says"),
+        system=several("left out: all", SYSTEMS),
+        rate=several(f"entities a second; left out: {RATES}", kind=float),
     )
-    parser.add_argument("--rate", action="append", type=float, help=f"entities a second; left out: {RATES}")
-    given = parser.parse_args()
     systems = given.system or list(SYSTEMS)
     measured = seconds_on_a_broker if given.broker else seconds_to_learn
-    print("| entities a second | " + " | ".join(systems) + " |")
-    print("| --- |" + " --- |" * len(systems))
+    table = Markdown("entities a second", *systems)
     for rate in given.rate or RATES:
         found = [measured(system, rate) for system in systems]
-        cells = [f"{seconds:,.1f} s, {labels:,} labels" for seconds, labels in found]
-        print(f"| {rate:g} | " + " | ".join(cells) + " |", flush=True)
+        table.add(f"{rate:g}", *(f"{seconds:,.1f} s, {labels:,} labels" for seconds, labels in found))
 
 
 if __name__ == "__main__":

@@ -12,19 +12,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from benchmarks import presets
 from benchmarks.client_core import DIMENSION, FREQUENCIES, new_client, samples
-from benchmarks.federation import Clock, client_settings, new_worker
+from benchmarks.federation import Clock, client_settings, new_worker, sample_records
 from benchmarks.figures import Figure, size
+from benchmarks.processes import Processes
 from streamfl.kernels import frequencies, paper_dictionary
 from streamfl.pofmkl.client.role import PofmklClient
-from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
-
-__all__ = ["measure"]
 
 IDLE_CLIENTS, IDLE_DEFAULT_CLIENTS, CHUNK = size(10_000, 200), size(2_000, 100), size(1_000, 100)
 # Snapshots of the default preset come every 64 samples, so that many seconds have to be seen.
@@ -97,9 +94,7 @@ def measure() -> Iterator[Figure]:
 def _start(preset: str) -> list[float]:
     """Processor seconds and MiB of a worker with a file as its bus, its topics made."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "client.toml").write_text(CONFIGURATION.format(preset=preset), encoding="utf-8")
-        made = [sys.executable, "-m", "streamfl", "topics", "client.toml", "--create-inputs"]
-        subprocess.run(made, check=True, capture_output=True, cwd=folder)
+        Processes(Path(folder)).configure("client", CONFIGURATION.format(preset=preset), "--create-inputs")
         run = subprocess.run(
             [sys.executable, "-c", START], check=True, capture_output=True, text=True, cwd=folder
         )
@@ -128,31 +123,20 @@ def _changelog(preset: str, commits_per_second: int) -> tuple[float, float]:
     clock, bus = Clock(), MemoryBus()
     settings = client_settings(CLIENTS, DIMENSION, preset=preset)
     worker = new_worker(settings, bus, clock)
-    generator = np.random.default_rng(0)
-    encode = msgspec.json.Encoder().encode
-    group = CLIENTS // commits_per_second
-    sample_bytes = samples_taken = 0
+    group, ticks = CLIENTS // commits_per_second, SECONDS[preset] * commits_per_second
+    records, counted = list(sample_records(group * ticks, CLIENTS, DIMENSION)), 2 * commits_per_second
     already = 0.0
-    for tick in range(SECONDS[preset] * commits_per_second):
+    for tick in range(ticks):
         clock.now += 1 / commits_per_second
-        if tick == commits_per_second * 2:
+        if tick == counted:
             already = worker.metrics.changelog_bytes
-            sample_bytes = samples_taken = 0
-        records = []
-        for index in range(group):
-            name = f"client-{tick % commits_per_second * group + index}".encode()
-            inputs = generator.random(DIMENSION).round(6).tolist()
-            value = encode(
-                {f"x{i}": x for i, x in enumerate(inputs)} | {"y": round(float(generator.random()), 6)}
-            )
-            records.append(Outgoing("samples", name, value))
-            sample_bytes += len(name) + len(value)
-            samples_taken += 1
-        bus.write(records)
+        bus.write(records[tick * group : (tick + 1) * group])
         worker.step(0.0)
+    samples = records[counted * group :]
     grown = worker.metrics.changelog_bytes - already
     worker.close()
-    return sample_bytes / samples_taken, grown / samples_taken
+    sample_bytes = sum(len(one.key or b"") + len(one.value or b"") for one in samples)
+    return sample_bytes / len(samples), grown / len(samples)
 
 
 def _drain(changes: Iterable[object]) -> None:

@@ -15,8 +15,6 @@ from streamfl.contract.role import Record
 from streamfl.records.formats import format_of
 from streamfl.records.samples import SampleReader, SamplesSection
 
-__all__ = ["measure"]
-
 FEATURES = 8
 RECORDS, ROUNDS = size(2_000, 10), size(7, 1)
 NAMES = [f"t{index}" for index in range(FEATURES)]

@@ -4,7 +4,6 @@ client."""
 from __future__ import annotations
 
 import hashlib
-import resource
 import statistics
 import tempfile
 import time
@@ -16,6 +15,7 @@ import numpy as np
 from benchmarks import end_to_end, server
 from benchmarks.broker import running_broker
 from benchmarks.figures import Figure, size
+from benchmarks.processes import children_seconds
 from streamfl.configuration.settings import IdentitySection
 from streamfl.contract.channels import TopicSpec
 from streamfl.contract.role import Record
@@ -30,8 +30,6 @@ from streamfl.identity import (
     write_members,
 )
 from streamfl.runtime.bus import Bus, connect
-
-__all__ = ["measure"]
 
 # Bytes of an update: one kernel of the paper's preset, five of the default.
 UPDATES = {"one kernel": 880, "five kernels": 4_100}
@@ -72,15 +70,12 @@ def _updates() -> Iterator[Figure]:
             again = b"".join([hashlib.blake2b(value, digest_size=16).digest() for value in values])
             site.public.verifies(signature, again)
 
-        yield Figure(f"identity: seal and open an update of {name}", _microseconds(seals) / COMMIT, "us")
-        yield Figure(
-            f"identity: sign and verify an update of {name}", _microseconds(signatures) / COMMIT, "us"
-        )
-        yield Figure(
-            f"identity: the same, one signature for {COMMIT} updates",
-            _microseconds(one_signature) / COMMIT,
-            "us",
-        )
+        for what, work in (
+            (f"seal and open an update of {name}", seals),
+            (f"sign and verify an update of {name}", signatures),
+            (f"the same, one signature for {COMMIT} updates", one_signature),
+        ):
+            yield Figure(f"identity: {what}", _microseconds(work) / COMMIT, "us")
     alone = generator.bytes(UPDATES["one kernel"])
     taken = _microseconds(lambda: site.public.verifies(site.sign(alone), alone))
     yield Figure("identity: one signature for a commit of one update", taken, "us")
@@ -136,10 +131,9 @@ def _end_to_end(bus: Bus, address: str, folder: Path) -> Iterator[Figure]:
                     _make_keys(folder, name)
                     text = text.replace("[bus]", f'members = "{folder}/{name}.toml"\n[bus]')
                     text += f'[identity]\nkey_file = "{folder}/{name}-site.key"\n'
-                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                before = children_seconds()
                 rates[keys].append(end_to_end.streamfl_rate(f"{name}.predictions", [text], bus))
-                after = resource.getrusage(resource.RUSAGE_CHILDREN)
-                seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                seconds = children_seconds() - before
                 taken[keys].append(1e6 * seconds / end_to_end.SAMPLES)
         plain, keyed = (statistics.median(rates[keys]) for keys in (False, True))
         yield Figure(f"identity: samples/s of {scheme} without keys, median of {RUNS}", plain, "1/s")

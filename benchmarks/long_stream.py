@@ -8,12 +8,12 @@ to be unlearnt again and again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 
 import numpy as np
 
+from benchmarks.commands import arguments
 from streamfl.configuration.settings import RoleSection
 from streamfl.pofmkl.config import ExpertsSection, KernelsSection, PofmklFederation, PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
@@ -21,18 +21,13 @@ from streamfl.pofmkl.learning.section import LearningSection
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 
-__all__ = ["main"]
-
 CLIENTS, DIMENSION, NOISE, TURN = 2, 3, 0.1, 200_000
 REPORT_EVERY = 100_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Feed the default learner a long stream and print how it fares."
-    )
-    parser.add_argument("--samples", type=int, default=1_000_000, help="of each client")
-    arguments = parser.parse_args()
+    says = "Feed the default learner a long stream and print how it fares."
+    count = arguments("long_stream", says, samples=(1_000_000, "of each client")).samples
     settings = PofmklSettings(
         federation=PofmklFederation(name="long", clients=CLIENTS),
         role=RoleSection(kind="pofmkl-client"),
@@ -52,7 +47,7 @@ def main() -> None:
     errors = squares = total = 0.0
     largest_theta = largest_eigenvalue = 0.0
     started = time.perf_counter()
-    for number in range(1, arguments.samples + 1):
+    for number in range(1, count + 1):
         inputs = generator.standard_normal((CLIENTS, DIMENSION))
         angle = 2 * np.pi * number / TURN
         labels = np.sin(inputs @ [np.cos(angle), np.sin(angle), 0.0]) + NOISE * generator.standard_normal(
@@ -70,7 +65,7 @@ def main() -> None:
             )
             eigenvalues = np.linalg.eigvalsh(covariances)
             largest_eigenvalue = max(largest_eigenvalue, float(eigenvalues.max()))
-        if number % REPORT_EVERY == 0 or number == arguments.samples:
+        if number % REPORT_EVERY == 0 or number == count:
             window = CLIENTS * ((number - 1) % REPORT_EVERY + 1)
             line = {
                 "samples": number,

@@ -25,8 +25,6 @@ from streamfl.runtime.health import Health
 from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.metrics import Metrics
 
-__all__ = ["measure"]
-
 CONNECTIONS, ROUNDS, SECONDS, CLIENTS = size(10_000, 50), size(8, 1), size(5.0, 0.2), size(64, 4)
 
 

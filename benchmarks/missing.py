@@ -8,25 +8,21 @@ Every method predicts the same samples with the same federation. Errors are mean
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from river import preprocessing, stats
 
+from benchmarks.accuracy_runs import load_streams
+from benchmarks.commands import Floats, Markdown, arguments, data_folder, several
 from benchmarks.rounds import in_rounds
 from streamfl.records.imputation import RunningMeans
 
 SETS = {"air": (12, 300), "bike_hour": (12, 300), "parkinsons_telemonitoring": (14, 300)}
 RATES = (0.0, 0.1, 0.3, 0.5)
 BLOCK = 24
-
-Floats = NDArray[np.float64]
 
 
 def taken_away(
@@ -108,24 +104,20 @@ def methods(values: Floats, columns: int) -> dict[str, Floats]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what a missing input costs.")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument(
-        "--data", choices=tuple(SETS), action="append", help="this set alone; may be given several times"
+    given = arguments(
+        "missing",
+        "Measure what a missing input costs.",
+        seeds=(2, "so many"),
+        data=several("this set alone", SETS),
     )
-    arguments = parser.parse_args()
-    folder = Path(os.environ["STREAMFL_DATA"])
-    specification = importlib.util.spec_from_file_location("streams", folder / "streams.py")
-    assert specification is not None
-    assert specification.loader is not None
-    streams = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(streams)
+    folder = data_folder()
+    streams = load_streams(folder)
     places = [(blocks, rate) for blocks in (False, True) for rate in RATES if rate or not blocks]
-    for name in arguments.data or SETS:
+    for name in given.data or SETS:
         errors: dict[str, list[list[float]]] = {}
-        for seed in range(arguments.seeds):
-            given, labels, _ = streams.make(name, *SETS[name], seed, folder)
-            inputs, labels = np.moveaxis(given, 0, 1), labels.T
+        for seed in range(given.seeds):
+            dealt, labels, _ = streams.make(name, *SETS[name], seed, folder)
+            inputs, labels = np.moveaxis(dealt, 0, 1), labels.T
             for place, (blocks, rate) in enumerate(places):
                 missing = taken_away(inputs.shape, rate, blocks, np.random.default_rng([seed, place]))
                 for method, made in methods(np.where(missing, np.nan, inputs), inputs.shape[2]).items():
@@ -133,19 +125,14 @@ def main() -> None:
                     predictions = in_rounds(np.nan_to_num(made), labels, present, seed)
                     error = 1000 * float(np.square(predictions - labels).mean())
                     errors.setdefault(method, [[] for _ in places])[place].append(error)
-                    print(
-                        f"{name} {seed} {rate:.0%} {'in blocks' * blocks} {method}: {error:.2f}",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    where = f"{name} {seed} {rate:.0%} {'in blocks' * blocks} {method}"
+                    print(f"{where}: {error:.2f}", file=sys.stderr, flush=True)
         heads = [f"{rate:.0%}" + (" in blocks" if blocks else "") for blocks, rate in places]
-        print(
-            f"\n{name}, {labels.shape[1]} clients, {labels.shape[0]} samples each, {inputs.shape[2]} "
-            "inputs:\n"
-        )
-        print("| missing | " + " | ".join(heads) + " |\n| --- |" + " --- |" * len(heads), flush=True)
+        shape = f"{labels.shape[1]} clients, {labels.shape[0]} samples each, {inputs.shape[2]} inputs"
+        print(f"\n{name}, {shape}:\n")
+        table = Markdown("missing", *heads)
         for method, found in errors.items():
-            print(f"| {method} | " + " | ".join(f"{np.mean(one):.2f}" for one in found) + " |", flush=True)
+            table.add(method, *(f"{np.mean(one):.2f}" for one in found))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ from benchmarks.figures import Figure, size
 from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, BusUnavailable, connect
 
-__all__ = ["measure"]
-
 PARTITIONS, COPIES, RUNS = 8, size(2, 1), size(3, 1)
 # In a federation's name.
 PLAIN = str.maketrans(", +", "---")

@@ -17,8 +17,6 @@ from streamfl.encoding.wire import encoded_size
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.roles import learner
 
-__all__ = ["measure", "new_client"]
-
 # Until the latest samples of every client are as many as are kept.
 WARM_UP, REPEATS, SENT = size(260, 2), size(30, 1), (1, 5)
 
@@ -37,21 +35,11 @@ def measure() -> Iterator[Figure]:
             )
             name = f"M = {kernels}, {'lockstep' if lockstep else 'async'}"
             yield Figure(f"default preset, {name}: microseconds a sample", default / BATCH * 1e6, "us")
-            yield Figure(
-                f"default preset, {name}: time a sample against the paper's",
-                default / paper,
-                "x",
-                2.0,
-                at_most=True,
-            )
+            what = f"default preset, {name}: time a sample against the paper's"
+            yield Figure(what, default / paper, "x", 2.0, at_most=True)
         ratio = _bytes_of_an_upload("default", kernels) / _bytes_of_an_upload("paper", kernels)
-        yield Figure(
-            f"default preset, M = {kernels}: bytes of an upload against the paper's",
-            ratio,
-            "x",
-            1.0,
-            at_most=True,
-        )
+        what = f"default preset, M = {kernels}: bytes of an upload against the paper's"
+        yield Figure(what, ratio, "x", 1.0, at_most=True)
 
 
 def new_client(preset: str, clients: int, kernels_per_upload: int, lockstep: bool) -> PofmklClient:

@@ -4,120 +4,112 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from pathlib import Path
-
-__all__ = ["Processes"]
 
 # A worker that has partitions is one that serves.
 SERVING = "partitions moved"
 
 
-@dataclass
-class _Process:
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def says(self, text: str) -> bool:
-        """Whether it stands in the log. RuntimeError if the process has ended."""
-        said = self.log.read_text(encoding="utf-8", errors="replace")
-        if self.process.poll() is not None:
-            raise RuntimeError(f"a worker has ended with code {self.process.returncode}:\n{said[-3000:]}")
-        return text in said
-
-
 class Processes:
-    """The processes that were started in ``folder``.
+    """The processes that were started in ``folder``. Each worker has a file of its own, and a log beside it.
 
-    program: the command ``streamfl``, which may be another checkout's.
     environment: what all of them have beside this process's own.
     """
 
-    def __init__(self, folder: Path, program: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.folder, self._program = folder, program
-        self._environment = {
-            **os.environ,
-            "OPENBLAS_NUM_THREADS": "1",
-            "COLUMNS": "400",
-            **(environment or {}),
-        }
-        self._processes: dict[str, list[_Process]] = {}
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder = folder
+        self._environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "400", **environment}
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def configure(self, worker: str, text: str, *make: str) -> None:
+        """Write a worker's file, and make its topics and whatever these options say."""
+        (self.folder / f"{worker}.toml").write_text(text, encoding="utf-8")
+        self.command("topics", f"{worker}.toml", *make)
 
     def command(self, *arguments: str) -> str:
         """What a command of streamfl prints; RuntimeError with what it said if it fails."""
         done = subprocess.run(
-            [self._program, *arguments],
+            [sys.executable, "-m", "streamfl", *arguments],
             cwd=self.folder,
             capture_output=True,
             text=True,
             env=self._environment,
         )
         if done.returncode:
-            raise RuntimeError(
-                f"streamfl {' '.join(arguments)} ended with code "
-                f"{done.returncode}:\n{done.stdout}{done.stderr}"
-            )
+            said = f"ended with code {done.returncode}:\n{done.stdout}{done.stderr}"
+            raise RuntimeError(f"streamfl {' '.join(arguments)} {said}")
         return done.stdout
 
-    def running(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def running(self, *arguments: str, log: str = "log") -> subprocess.Popen[bytes]:
         """A command that goes on beside this process."""
-        return subprocess.Popen(
-            [self._program, *arguments], cwd=self.folder, stderr=subprocess.DEVNULL, env=self._environment
-        )
-
-    def start(self, role: str) -> None:
-        """Start one more worker with the file ``role``.toml."""
-        started = self._processes.setdefault(role, [])
-        log = self.folder / f"{role}-{len(started)}.log"
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [self._program, "run", f"{role}.toml"],
+        with (self.folder / log).open("ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "streamfl", *arguments],
                 cwd=self.folder,
                 stdout=file,
                 stderr=file,
                 env=self._environment,
             )
-        started.append(_Process(process, log))
 
-    def wait_until_serving(self, seconds: float = 60.0) -> None:
-        """Until every worker has partitions; RuntimeError if that does not come."""
+    def start(self, worker: str, processors: Collection[int] | None = None) -> None:
+        """Start a worker with its file, on these processors alone."""
+        process = self.running("run", f"{worker}.toml", log=f"{worker}.log")
+        self._workers[worker] = process
+        if processors is not None:
+            # Threads that a process starts later have its processors.
+            os.sched_setaffinity(process.pid, processors)
+
+    def log(self, worker: str) -> str:
+        return (self.folder / f"{worker}.log").read_text(encoding="utf-8", errors="replace")
+
+    def wait(self, is_so: Callable[[], bool], what: str, seconds: float, look_seconds: float) -> None:
+        """Until something is so; RuntimeError if that does not come, or if a worker has ended."""
         deadline = time.monotonic() + seconds
-        for process in (one for started in self._processes.values() for one in started):
-            while not process.says(SERVING):
-                if time.monotonic() > deadline:
-                    raise RuntimeError(
-                        f"after {seconds:g} s a worker has no partition: {process.log.read_text()[-3000:]}"
-                    )
-                time.sleep(0.05)
+        while not is_so():
+            self.check()
+            if time.monotonic() > deadline:
+                said = "\n".join(self.log(worker)[-2000:] for worker in self._workers)
+                raise RuntimeError(f"not so after {seconds:g} s: {what}. The workers said:\n{said}")
+            time.sleep(look_seconds)
 
-    def check(self, role: str) -> None:
-        """RuntimeError if one of the role's workers has ended."""
-        for process in self._processes.get(role, []):
-            process.says("")
+    def wait_until_serving(self) -> None:
+        """Until every worker has partitions."""
 
-    def stop(self, role: str) -> float:
-        """End the role's workers; the seconds of processor time that they took."""
-        before = _processor_seconds()
-        for one in self._processes.get(role, []):
-            one.process.terminate()
-        for one in self._processes.get(role, []):
-            try:
-                one.process.wait(20)
-            except subprocess.TimeoutExpired:
-                one.process.kill()
-                one.process.wait()
-        self._processes[role] = []
-        return _processor_seconds() - before
+        def all_serve() -> bool:
+            return all(SERVING in self.log(worker) for worker in self._workers)
+
+        self.wait(all_serve, "every worker serves", 60.0, 0.05)
+
+    def check(self) -> None:
+        """RuntimeError if a worker has ended."""
+        for worker, process in self._workers.items():
+            if process.poll() is not None:
+                said = f"{worker} ended with code {process.returncode}"
+                raise RuntimeError(f"{said}:\n{self.log(worker)[-3000:]}")
+
+    def stop(self, worker: str, by: signal.Signals = signal.SIGTERM) -> float:
+        """End a worker; the seconds of processor time that it took."""
+        before, process = children_seconds(), self._workers.pop(worker)
+        process.send_signal(by)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return children_seconds() - before
 
     def close(self) -> None:
         """End every worker."""
-        for role in list(self._processes):
-            self.stop(role)
+        for worker in list(self._workers):
+            self.stop(worker)
 
 
-def _processor_seconds() -> float:
+def children_seconds() -> float:
+    """Of processor time, by all processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from streamfl.configuration.settings import RoleSection
 from streamfl.contract.seeding import UniformSequence
 from streamfl.pofmkl.config import PofmklFederation, PofmklSettings
@@ -12,10 +13,6 @@ from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
-
-__all__ = ["in_rounds"]
-
-Floats = NDArray[np.float64]
 
 
 def in_rounds(inputs: Floats, labels: Floats, present: NDArray[np.bool_], seed: int = 0) -> Floats:

@@ -4,34 +4,28 @@ process brings."""
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 
 from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
-from benchmarks.end_to_end import CONFIGURATION, LOOK_SECONDS
-from benchmarks.federation import client_settings
+from benchmarks.end_to_end import CLIENTS, LOOK_SECONDS, configuration
+from benchmarks.federation import client_settings, make_topics, sample_records
 from benchmarks.figures import Figure, size
+from benchmarks.processes import Processes
 from streamfl.configuration.settings import BusSection
 from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
-from streamfl.runtime.kinds import build_worker, find_kind
-
-__all__ = ["measure"]
+from streamfl.runtime.kinds import build_worker
 
 CONNECTORS, PARTITIONS = size(("kafka", "kafka+librdkafka"), ("kafka+librdkafka",)), 6
 # A record every 20 ms in each partition; quiet, then with one process more, then with one less, so many
@@ -42,7 +36,7 @@ JOINED_SECONDS = size(20.0, 1.0)
 LEFT_SECONDS = size(15.0, 2.0)
 RESTORED_CLIENTS, RESTORED_SAMPLES = size(10_000, 50), size(4, 1)
 RESTORED_PRESETS = size(("paper", "default"), ("default",))
-CLIENTS, SAMPLES, MOST_PROCESSES = size(1_000, 20), size(90_000, 400), size(3, 1)
+SAMPLES, MOST_PROCESSES = size(90_000, 400), size(3, 1)
 WAIT_SECONDS = 240.0
 
 
@@ -55,48 +49,24 @@ def measure() -> Iterator[Figure]:
         yield from _throughput(broker.url)
 
 
-class _Deployment:
+class _Deployment(Processes):
     """A federation's samples, and client processes each with a log of its own."""
 
     def __init__(self, folder: str, url: str, bus: Bus) -> None:
+        super().__init__(Path(folder), STREAMFL_LOG__FORMAT="json")
         self.name, self.bus = f"scale-{time.monotonic_ns()}", bus
         self.samples = f"{self.name}.samples"
-        self._folder, self._processes = Path(folder), list[subprocess.Popen[bytes]]()
-        self._path = self._folder / f"{self.name}.toml"
-        features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
-        text = CONFIGURATION.format(name=self.name, clients=CLIENTS, url=url, features=features)
-        self._path.write_text(
-            text.replace('topic = "samples"', f'topic = "{self.samples}"'), encoding="utf-8"
-        )
+        self._text = configuration(self.name, url).replace('"samples"', f'"{self.samples}"')
         bus.create([TopicSpec(self.samples, PARTITIONS, compacted=False)])
-        subprocess.run([*self._command("topics"), "--create-inputs"], check=True, stdout=subprocess.DEVNULL)
 
-    def start(self) -> int:
-        """The number of a process more."""
-        number = len(self._processes)
-        with self._log(number).open("wb") as log:
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "STREAMFL_LOG__FORMAT": "json"}
-            self._processes.append(
-                subprocess.Popen(self._command("run"), stdout=log, stderr=log, env=environment)
-            )
-        return number
-
-    def stop(self, number: int) -> None:
-        self._processes[number].send_signal(signal.SIGTERM)
-        self._processes[number].wait(20)
-
-    def stop_all(self) -> None:
-        for number, process in enumerate(self._processes):
-            if process.poll() is None:
-                self.stop(number)
+    def begin(self, number: int) -> None:
+        """Start a process more."""
+        self.configure(str(number), self._text, "--create-inputs")
+        self.start(str(number))
 
     def moves(self, number: int) -> list[tuple[float, set[int], set[int]]]:
         """When which partitions were assigned to a process and revoked from it."""
-        lines = [
-            line
-            for line in self._log(number).read_text(encoding="utf-8").splitlines()
-            if '"partitions moved"' in line
-        ]
+        lines = [line for line in self.log(str(number)).splitlines() if '"partitions moved"' in line]
         return [
             (datetime.fromisoformat(one["timestamp"]).timestamp(), {*one["assigned"]}, {*one["revoked"]})
             for one in map(json.loads, lines)
@@ -104,13 +74,12 @@ class _Deployment:
 
     def wait_for_members(self, count: int) -> None:
         """Until the first ``count`` processes have partitions."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not all(any(assigned for _, assigned, _ in self.moves(number)) for number in range(count)):
-            if time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"not every process got a partition:\n{self._log(count - 1).read_text()[-2000:]}"
-                )
-            time.sleep(0.2)
+        self.wait(
+            lambda: all(any(assigned for _, assigned, _ in self.moves(number)) for number in range(count)),
+            "every process has a partition",
+            WAIT_SECONDS,
+            0.2,
+        )
 
     def times(self) -> dict[int, list[float]]:
         """When the samples of each partition were predicted, in order."""
@@ -120,19 +89,13 @@ class _Deployment:
             found[int(sample.rsplit("-", 2)[1])].append(record.timestamp)
         return {number: sorted(times) for number, times in found.items()}
 
-    def _log(self, number: int) -> Path:
-        return self._folder / f"{self.name}-{number}.log"
-
-    def _command(self, verb: str) -> list[str]:
-        return [sys.executable, "-m", "streamfl", verb, str(self._path)]
-
 
 @contextmanager
 def _deployment(url: str) -> Iterator[_Deployment]:
     with ExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory())
-        deployment = _Deployment(folder, url, opened.enter_context(closing(connect(url))))
-        opened.callback(deployment.stop_all)
+        bus = opened.enter_context(closing(connect(url)))
+        deployment = opened.enter_context(closing(_Deployment(folder, url, bus)))
         yield deployment
 
 
@@ -144,22 +107,22 @@ def _pauses(connector: str, url: str) -> Iterator[Figure]:
         beat = threading.Thread(target=_beat, args=(deployment, ended))
         beat.start()
         try:
-            deployment.start()
+            deployment.begin(0)
             deployment.wait_for_members(1)
             time.sleep(QUIET_SECONDS)
             quiet = time.time()
             time.sleep(QUIET_SECONDS)
             joining = time.time()
-            second = deployment.start()
+            deployment.begin(1)
             deployment.wait_for_members(2)
             time.sleep(max(0.0, JOINED_SECONDS - (time.time() - joining)))
             leaving = time.time()
-            deployment.stop(second)
+            deployment.stop("1")
             time.sleep(LEFT_SECONDS)
         finally:
             ended.set()
             beat.join()
-        moved = set().union(*(assigned for _, assigned, _ in deployment.moves(second)))
+        moved = set().union(*(assigned for _, assigned, _ in deployment.moves(1)))
         taken = set().union(*(gone for at, _, gone in deployment.moves(0) if at < leaving))
         times = deployment.times()
     everyone = set(times)
@@ -179,11 +142,11 @@ def _pauses(connector: str, url: str) -> Iterator[Figure]:
 
 
 def _beat(deployment: _Deployment, ended: threading.Event) -> None:
-    value = msgspec.json.encode({f"x{i}": 0.5 for i in range(DIMENSION)} | {"y": 0.5})
+    [record] = sample_records(1, 1, DIMENSION)
     due = time.monotonic()
     while not ended.is_set():
         deployment.bus.write(
-            [Outgoing(deployment.samples, f"client-{p}".encode(), value, p) for p in range(PARTITIONS)]
+            [Outgoing(deployment.samples, f"client-{p}".encode(), record.value, p) for p in range(PARTITIONS)]
         )
         due = max(due + BEAT_SECONDS, time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
@@ -197,34 +160,14 @@ def _longest_gap(times: list[float], begin: float, end: float) -> float:
 def _restoring(preset: str, url: str) -> Iterator[Figure]:
     """A worker takes over clients that another one has seen."""
     with closing(connect(url)) as bus:
-        settings = client_settings(RESTORED_CLIENTS, DIMENSION, preset=preset)
         name = f"restore-{preset}"
-        assert settings.samples is not None
-        samples = settings.samples.model_copy(update={"topic": f"{name}.samples"})
-        federation = settings.federation.model_copy(update={"name": name})
-        settings = settings.model_copy(
-            update={
-                "federation": federation,
-                "samples": samples,
-                "bus": BusSection(url=url, commit_interval_ms=100),
-            }
-        )
-        kind: Any = find_kind("pofmkl-client")
-        bus.create(
-            [TopicSpec(s.name, s.partitions or 1, s.compacted, s.options) for s in kind.topics(settings)]
-        )
-        generator = np.random.default_rng(0)
-        encode = msgspec.json.Encoder().encode
-        for _ in range(RESTORED_SAMPLES):
-            rows = generator.random((RESTORED_CLIENTS, DIMENSION + 1)).round(6).tolist()
-            names = [f"x{i}" for i in range(DIMENSION)] + ["y"]
-            values = [encode(dict(zip(names, row, strict=True))) for row in rows]
-            bus.write(
-                [
-                    Outgoing(samples.topic, f"client-{number}".encode(), value)
-                    for number, value in enumerate(values)
-                ]
-            )
+        topic = f"{name}.samples"
+        settings = client_settings(RESTORED_CLIENTS, DIMENSION, preset=preset, name=name, topic=topic)
+        section = BusSection(url=url, commit_interval_ms=100)
+        settings = settings.model_copy(update={"bus": section})
+        make_topics(bus, settings)
+        for seed in range(RESTORED_SAMPLES):
+            bus.write([*sample_records(RESTORED_CLIENTS, RESTORED_CLIENTS, DIMENSION, seed, topic)])
         with closing(build_worker(settings, bus)) as worker:
             while sum(1 for _ in bus.read(f"{name}.predictions")) < RESTORED_CLIENTS * RESTORED_SAMPLES:
                 for _ in range(5):
@@ -249,10 +192,7 @@ def _restoring(preset: str, url: str) -> Iterator[Figure]:
 def _throughput(url: str) -> Iterator[Figure]:
     """Predictions a second from when the last process has its partitions until the first partition is at its
     end."""
-    generator = np.random.default_rng(0)
-    encode = msgspec.json.Encoder().encode
-    rows = generator.random((1_000, DIMENSION + 1)).round(6).tolist()
-    values = [encode({f"x{i}": x for i, x in enumerate(row[:-1])} | {"y": row[-1]}) for row in rows]
+    values = [record.value for record in sample_records(1_000, 1_000, DIMENSION)]
     rates: list[float] = []
     for processes in range(1, MOST_PROCESSES + 1):
         with _deployment(url) as deployment:
@@ -268,13 +208,10 @@ def _throughput(url: str) -> Iterator[Figure]:
                         for n in range(start, min(start + 10_000, SAMPLES))
                     ]
                 )
-            for _ in range(processes):
-                deployment.start()
-            deadline = time.monotonic() + WAIT_SECONDS
-            while sum(1 for _ in deployment.bus.read(f"{deployment.name}.predictions")) < SAMPLES:
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"{processes} processes did not take every sample")
-                time.sleep(LOOK_SECONDS)
+            for number in range(processes):
+                deployment.begin(number)
+            is_over = partial(_all_are_predicted, deployment)
+            deployment.wait(is_over, "every sample is predicted", WAIT_SECONDS, LOOK_SECONDS)
             settled = max(at for number in range(processes) for at, _, _ in deployment.moves(number))
             times = deployment.times()
         end = min(found[-1] for found in times.values())
@@ -282,3 +219,7 @@ def _throughput(url: str) -> Iterator[Figure]:
         yield Figure(f"clients in {processes} processes: samples/s", rates[-1], "1/s")
         if processes > 1:
             yield Figure(f"clients in {processes} processes: against one", rates[-1] / rates[0], "x")
+
+
+def _all_are_predicted(deployment: _Deployment) -> bool:
+    return sum(1 for _ in deployment.bus.read(f"{deployment.name}.predictions")) >= SAMPLES

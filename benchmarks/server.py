@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -12,7 +11,7 @@ from kafka import KafkaConsumer
 
 from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION, FREQUENCIES
-from benchmarks.federation import client_settings
+from benchmarks.federation import client_settings, make_topics
 from benchmarks.figures import Figure, size
 from streamfl.contract.channels import Seal
 from streamfl.encoding.wire import VERSION, encode_array
@@ -22,8 +21,6 @@ from streamfl.pofmkl.roles import ROLES
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
-
-__all__ = ["UPDATES", "measure", "server_seconds", "settings_of", "write_updates"]
 
 CLIENTS, UPLOADS, RECORDS_PER_POLL, REPEATS, KERNELS = size(1_000, 50), size(60, 4), 4_000, size(3, 1), 51
 UPDATES = CLIENTS * UPLOADS
@@ -96,9 +93,8 @@ def server_seconds(
 
 def write_updates(bus: Bus, settings: PofmklSettings, seal: Seal = lambda key, value, partition: ()) -> None:
     """The topics of a server, and the updates that it is to apply; ``seal`` gives their headers."""
-    kind = ROLES["pofmkl-server"]
-    bus.create([replace(topic, partitions=topic.partitions or 1) for topic in kind.topics(settings)])
-    fingerprint = cast(PofmklServer, kind.build(settings)).fingerprint
+    make_topics(bus, settings)
+    fingerprint = cast(PofmklServer, ROLES["pofmkl-server"].build(settings)).fingerprint
     generator = np.random.default_rng(0)
     steps = encode_array(generator.normal(size=2 * FREQUENCIES).astype(np.float32) * np.float32(1e-3))
     for sequence in range(1, UPLOADS + 1):
@@ -116,7 +112,4 @@ def write_updates(bus: Bus, settings: PofmklSettings, seal: Seal = lambda key, v
 
 def settings_of(federation: str) -> PofmklSettings:
     """Of the server of a federation of this name."""
-    settings = client_settings(CLIENTS, DIMENSION, kind="pofmkl-server")
-    return settings.model_copy(
-        update={"federation": settings.federation.model_copy(update={"name": federation})}
-    )
+    return client_settings(CLIENTS, DIMENSION, kind="pofmkl-server", name=federation)

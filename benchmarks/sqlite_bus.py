@@ -13,8 +13,6 @@ from streamfl.contract.channels import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, Step, Subscription, connect
 from streamfl.runtime.memory_bus import MemoryBus
 
-__all__ = ["measure"]
-
 PARTITIONS, VALUE = 4, b"x" * 200
 STEPS = {1: size(500, 10), 400: size(100, 2)}
 

@@ -7,23 +7,26 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.backlog.federation import Federation, settings_of
 from benchmarks.backlog.systems import ENTITY, STAY_BOUNDS, STAY_CENTRES, STAY_PARTIES, SYSTEMS, System
+from benchmarks.commands import Floats, arguments, several
 from streamfl.learning.accuracy import accuracy, area_under_curve
 
 WAYS = ("paced", "history", "late")
 LATE_SECONDS = 25.0
+# Seconds after which what there is counts.
+PATIENCE = 240.0
 # Of the rows that are learnt from, so many more are only measured on.
 MORE = 4
 LOOK_SECONDS = 0.25
@@ -66,33 +69,24 @@ class Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.backlog", description=__doc__)
-    parser.add_argument(
-        "--system", action="append", choices=tuple(SYSTEMS), help="may be given several times; left out: all"
+    given = arguments(
+        "backlog",
+        __doc__,
+        system=several("left out: all", SYSTEMS),
+        way=several("left out: all", WAYS),
+        rows=(0, "left out: the system's own"),
+        rate=(50.0, "rows a second of --way paced"),
+        set=several("section.key=value of all members"),
+        seed=(0, "of the rows"),
     )
-    parser.add_argument(
-        "--way", action="append", choices=WAYS, help="may be given several times; left out: all"
-    )
-    parser.add_argument("--rows", type=int, help="left out: the system's own")
-    parser.add_argument("--rate", type=float, default=50.0, help="rows a second of --way paced")
-    parser.add_argument(
-        "--set", action="append", default=[], help="section.key=value of all members; may come several times"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the rows")
-    parser.add_argument(
-        "--patience", type=float, default=240.0, help="seconds after which what there is counts"
-    )
-    parser.add_argument("--logs", type=Path, help="a folder that members' logs are copied to")
-    given = parser.parse_args()
-    program = Path(sys.executable).with_name("streamfl")
     table = Table(*COLUMNS, title="error: the share of wrong predictions, or 1 - R^2; (2) is the second half")
     for name in given.system or SYSTEMS:
-        system, settings = SYSTEMS[name], settings_of(given.set)
+        system, settings = SYSTEMS[name], settings_of(given.set or ())
         rows = given.rows or system.rows
-        promised = simulated(system, rows, given.seed, program, settings)
+        promised = simulated(system, rows, given.seed, settings)
         print(f"{name} simulate: {promised}", file=sys.stderr, flush=True)
         for way in given.way or WAYS:
-            one = measured(system, way, rows, given, program, settings)
+            one = measured(system, way, rows, given, settings)
             print(f"{name} {way}: {one}", file=sys.stderr, flush=True)
             table.add_row(
                 name, way, f"{one.figures.error:.3f}", f"{promised.error:.3f}", f"{one.figures.half:.3f}",
@@ -106,23 +100,16 @@ def main() -> None:
 
 
 def measured(
-    system: System, way: str, count: int, given: argparse.Namespace, program: Path, settings: dict[str, str]
+    system: System, way: str, count: int, given: argparse.Namespace, settings: Mapping[str, str]
 ) -> Measured:
     """Run the federation in this way."""
     whole = system.make(count + count // MORE, given.seed)
     rows = whole.iloc[:count].copy()
     rows.insert(0, ENTITY, [str(number) for number in range(count)])
-    with tempfile.TemporaryDirectory(prefix="streamfl-backlog-") as name:
-        federation = Federation(system, Path(name), rows, program, settings)
-        try:
-            began, said = _run(federation, system, way, count, given)
-            learnt = int(federation.figure(*system.learnt))
-            lost = {metric: int(federation.figure(member, metric)) for member, metric in system.lost}
-        finally:
-            federation.close()
-            if given.logs:
-                for log in Path(name).glob("*/*.log"):
-                    (given.logs / f"{way}-{log.name}").write_bytes(log.read_bytes())
+    with _deployed(system, rows, settings) as federation:
+        began, said = _run(federation, system, way, count, given.rate)
+        learnt = int(federation.figure(*system.learnt))
+        lost = {metric: int(federation.figure(member, metric)) for member, metric in system.lost}
     lost = {metric: number for metric, number in lost.items() if number}
     if system.fits_windows:
         return _of_models(said, whole, count, began, learnt, lost)
@@ -130,7 +117,7 @@ def measured(
 
 
 def _run(
-    federation: Federation, system: System, way: str, count: int, given: argparse.Namespace
+    federation: Federation, system: System, way: str, count: int, rate: float
 ) -> tuple[float, list[tuple[float, dict[str, Any]]]]:
     """When workers were started, or rows began to come to them; and what was said to users by when."""
     late = system.late if way == "late" else None
@@ -143,10 +130,10 @@ def _run(
     if way == "paced":
         federation.wait_until_serving()
         began = time.time()
-        federation.write_at(given.rate)
+        federation.write_at(rate)
     said: list[tuple[float, dict[str, Any]]] = []
     quiet_since = began
-    while time.time() < began + given.patience:
+    while time.time() < began + PATIENCE:
         if late is not None and time.time() >= began + LATE_SECONDS:
             federation.start(late)
             late = None
@@ -215,7 +202,7 @@ def _of_models(
     test = whole.iloc[count:]
     inputs = np.clip((test.to_numpy()[:, :-1] - np.array(STAY_CENTRES)) / np.array(STAY_BOUNDS), -1, 1)
     labels = (test.to_numpy()[:, -1] - 10) / 10
-    weights: dict[int, NDArray[np.float64]] = {}
+    weights: dict[int, Floats] = {}
     for _, one in said:
         own = weights.setdefault(one["version"], np.zeros(len(STAY_CENTRES)))
         own[STAY_PARTIES[one["party"]] + np.array(one["columns"], int)] = one["weights"]
@@ -228,11 +215,11 @@ def _of_models(
     )  # fmt: skip
 
 
-def _unexplained(labels: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+def _unexplained(labels: Floats, predicted: Floats) -> float:
     return float(np.square(labels - predicted).sum() / np.square(labels - labels.mean()).sum())
 
 
-def simulated(system: System, count: int, seed: int, program: Path, settings: dict[str, str]) -> Figures:
+def simulated(system: System, count: int, seed: int, settings: Mapping[str, str]) -> Figures:
     """What ``streamfl simulate`` says with the same file, on the same rows."""
     whole = system.make(count + count // MORE, seed)
     half = count // 2
@@ -240,31 +227,30 @@ def simulated(system: System, count: int, seed: int, program: Path, settings: di
         first = pd.concat([whole.iloc[:half], whole.iloc[count:]])
         tables = ((first, "1"), (whole, "2"))
         errors = [
-            1 - _simulate(system, table, program, settings, ["--windows", windows])["r2"]
-            for table, windows in tables
+            1 - _simulate(system, table, settings, "--windows", windows)["r2"] for table, windows in tables
         ]
         return Figures(float(np.mean(errors)), errors[-1])
-    told = _simulate(system, whole, program, settings)
+    told = _simulate(system, whole, settings)
     if "progressive" not in told:
         return Figures(1 - told["accuracy"], 1 - told["accuracy"], told["auc"])
     # What comes later changes nothing of the first half, so the rest of the wrong ones are of the second.
-    before = _simulate(system, whole.iloc[: half + half // MORE], program, settings)["progressive"]
+    before = _simulate(system, whole.iloc[: half + half // MORE], settings)["progressive"]
     all_rows = told["progressive"]
     error = 1 - all_rows["accuracy"]
     return Figures(error, 2 * error - (1 - before["accuracy"]), all_rows["auc"])
 
 
-def _simulate(
-    system: System,
-    table: pd.DataFrame,
-    program: Path,
-    settings: dict[str, str],
-    more: list[str] | None = None,
-) -> dict[str, Any]:
+def _simulate(system: System, table: pd.DataFrame, settings: Mapping[str, str], *more: str) -> dict[str, Any]:
+    with _deployed(system, table, settings) as federation:
+        return federation.simulate(more)
+
+
+@contextmanager
+def _deployed(system: System, rows: pd.DataFrame, settings: Mapping[str, str]) -> Iterator[Federation]:
     with tempfile.TemporaryDirectory(prefix="streamfl-backlog-") as name:
-        federation = Federation(system, Path(name), table, program, settings)
+        federation = Federation(system, Path(name), rows, settings)
         try:
-            return federation.simulate(more or [])
+            yield federation
         finally:
             federation.close()
 

@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -19,8 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.backlog.systems import ENTITY, System
 from benchmarks.processes import Processes
 from streamfl.runtime.bus import connect
-
-__all__ = ["Federation", "settings_of"]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # A file's block, behind the last name of a file before it.
@@ -41,15 +39,14 @@ class Federation:
     settings: in place of the files' and the system's own.
     """
 
-    def __init__(
-        self, system: System, folder: Path, rows: pd.DataFrame, program: Path, settings: dict[str, str]
-    ) -> None:
+    def __init__(self, system: System, folder: Path, rows: pd.DataFrame, settings: Mapping[str, str]) -> None:
         self._system = system
         self._url = f"sqlite://{folder}/topics.db"
         files = dict(FILES.findall((DOCS / system.page).read_text(encoding="utf-8")))
         environment = {"bus.url": self._url, **system.settings, **settings}
         if any("encryption" in content for content in files.values()):
-            environment[FINGERPRINT] = _make_key(folder, program)
+            # The coordinator's key; its fingerprint is printed.
+            environment[FINGERPRINT] = Processes(folder).command("keys", "init", "auditor.keys").split()[0]
         link = os.urandom(32)
         self._ports: dict[str, int] = {}
         self._members: dict[str, Processes] = {}
@@ -57,7 +54,6 @@ class Federation:
         for name in system.members:
             home = folder / name
             home.mkdir()
-            (home / f"{name}.toml").write_text(files[name])
             for secret, content in (("own.secret", os.urandom(32)), ("link.secret", link)):
                 (home / secret).write_bytes(content)
                 (home / secret).chmod(0o600)
@@ -65,14 +61,9 @@ class Federation:
                 (folder / "auditor.keys").rename(home / "auditor.keys")
             self._ports[name] = _free_port()
             own = {**environment, "metrics.port": str(self._ports[name])}
-            self._members[name] = Processes(home, program, _variables(own))
-            self._command(
-                name,
-                "topics",
-                "--create-inputs" if name in system.writers else "--create",
-                "--partitions",
-                "1",
-            )
+            self._members[name] = Processes(home, **_variables(own))
+            inputs = "--create-inputs" if name in system.writers else "--create"
+            self._members[name].configure(name, files[name], inputs, "--partitions", "1")
             if "ledger_file" in files[name]:
                 self._members[name].command("ledger", "init", f"{name}.toml")
         rows.to_csv(folder / "rows.csv", index=False)
@@ -90,17 +81,17 @@ class Federation:
         system = self._system
         later = system.labels_alone
         for name in (one for one in system.writers if one != later):
-            delay = (
-                ["--label-delay", str(system.label_rows)]
-                if system.label_rows and not later and name == "bank"
-                else []
-            )
-            self._writers.append(
-                self._members[name].running(*self._replay(name), "--rate", str(rate), *delay)
-            )
+            delay: list[str] = []
+            if system.label_rows and not later and name == "bank":
+                delay = ["--label-delay", str(system.label_rows)]
+            self._write_at(name, rate, *delay)
         if later is not None:
             time.sleep(system.label_rows / rate)
-            self._writers.append(self._members[later].running(*self._replay(later), "--rate", str(rate)))
+            self._write_at(later, rate)
+
+    def _write_at(self, name: str, rate: float, *more: str) -> None:
+        writer = self._members[name].running(*self._replay(name), "--rate", str(rate), *more)
+        self._writers.append(writer)
 
     def start(self, name: str) -> None:
         """Start a member's worker."""
@@ -112,8 +103,8 @@ class Federation:
 
     def look(self) -> list[tuple[float, dict[str, Any]]]:
         """What was said to users since the last look, and when. RuntimeError if a worker has ended."""
-        for name, member in self._members.items():
-            member.check(name)
+        for member in self._members.values():
+            member.check()
         found = []
         for record in self._bus.read_from(self._system.topic, 0, self._offset):
             self._offset = record.offset + 1
@@ -134,17 +125,11 @@ class Federation:
     def simulate(self, more: Sequence[str]) -> dict[str, Any]:
         """What ``streamfl simulate`` says of the rows."""
         system, name = self._system, self._system.members[0]
-        options = [
-            "--split",
-            system.split,
-            "--label",
-            system.label,
-            "--format",
-            "json",
-            *system.simulate,
-            *more,
-        ]
-        return dict(json.loads(self._command(name, "simulate", "--data", self._rows, *options)))
+        options = ["--split", system.split, "--label", system.label, *system.simulate, *more]
+        told = self._members[name].command(
+            "simulate", f"{name}.toml", "--data", self._rows, "--format", "json", *options
+        )
+        return dict(json.loads(told))
 
     def close(self) -> None:
         """End every process."""
@@ -155,9 +140,6 @@ class Federation:
             member.close()
         self._bus.close()
 
-    def _command(self, name: str, command: str, *more: str) -> str:
-        return self._members[name].command(command, f"{name}.toml", *more)
-
     def _replay(self, name: str) -> list[str]:
         return ["replay", f"{name}.toml", "--data", self._rows, "--entity-column", ENTITY]
 
@@ -165,11 +147,6 @@ class Federation:
 def _variables(settings: dict[str, str]) -> dict[str, str]:
     """The environment variables that stand for these keys."""
     return {f"STREAMFL_{key.upper().replace('.', '__')}": value for key, value in settings.items()}
-
-
-def _make_key(folder: Path, program: Path) -> str:
-    """The coordinator's key; its fingerprint."""
-    return Processes(folder, program).command("keys", "init", "auditor.keys").split()[0]
 
 
 def _free_port() -> int:

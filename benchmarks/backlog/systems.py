@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import make_classification, make_regression
 
-__all__ = ["ENTITY", "STAY_BOUNDS", "STAY_CENTRES", "STAY_PARTIES", "SYSTEMS", "System"]
-
 ENTITY = "customer"
 CREDIT = ("age", "income", "debts", "visits", "returns")
 CREDIT_SPLIT = "bank=age+income+debts,shop=visits+returns"

@@ -9,7 +9,6 @@ needed. Node, npm and Chromium have to be on the path.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.board.plant import watched
+from benchmarks.commands import arguments
 
 HERE = Path(__file__).resolve().parent
 # Where this repository keeps what is fetched; npm fills it once.
@@ -41,21 +41,14 @@ WIDTH, ROW, HEAD = 24 * 66 + 8, 38, 64
 
 def main() -> None:
     """Watch, and draw."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.board", description="Draw a dashboard as a picture."
+    given = arguments(
+        "board",
+        "Draw a dashboard as a picture.",
+        board=(Path("dashboards/federation.json"), "a dashboard, as Grafana imports it"),
+        out=(Path("docs/dashboard.png"), "the picture"),
+        seconds=(300.0, "so long the federation runs"),
+        rows=(0, "only the panels of the first rows of the grid; 0: all"),
     )
-    parser.add_argument(
-        "--board",
-        type=Path,
-        default=Path("dashboards/federation.json"),
-        help="a dashboard, as Grafana imports it",
-    )
-    parser.add_argument("--out", type=Path, default=Path("docs/dashboard.png"), help="the picture")
-    parser.add_argument("--seconds", type=float, default=300.0, help="so long the federation runs")
-    parser.add_argument(
-        "--rows", type=int, default=0, help="only the panels of the first rows of the grid; 0: all"
-    )
-    given = parser.parse_args()
     board = json.loads(given.board.read_text(encoding="utf-8"))
     if given.rows:
         board["panels"] = [
@@ -78,15 +71,8 @@ def draw(board: Mapping[str, Any], out: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         production = '--define:process.env.NODE_ENV="production"'
-        line = [
-            str(esbuild),
-            "panels.jsx",
-            f"--outfile={folder / 'board.js'}",
-            production,
-            "--log-level=error",
-            *BUNDLE,
-        ]
-        subprocess.run(line, cwd=MODULES, check=True)
+        line = [str(esbuild), "panels.jsx", f"--outfile={folder / 'board.js'}", production]
+        subprocess.run([*line, "--log-level=error", *BUNDLE], cwd=MODULES, check=True)
         # In a script no text of a label may end the script.
         content = json.dumps(board).replace("</", "<\\/")
         (folder / "board.html").write_text(PAGE.replace("{board}", content), encoding="utf-8")

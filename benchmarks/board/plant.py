@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import streamfl
-
-__all__ = ["watched"]
+from benchmarks.processes import Processes
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKERS = {"server": "server", "client-1": "client", "client-2": "client"}
+WORKERS = ("client-1", "client-2", "server")
 DEVICES, PARTITIONS, READINGS_A_SECOND = 8, 4, 3.0
 STEP_SECONDS, RATE_SECONDS = 2, 20
 CONFIGURATION = """
@@ -38,6 +36,8 @@ url = "sqlite://{folder}/plant.db"
 kind = "pofmkl-{kind}"
 [log]
 progress_seconds = 0
+[metrics]
+port = {port}
 """
 SAMPLES = """
 [samples]
@@ -53,46 +53,28 @@ models = ["running-mean", "last-label", "linear"]
 """
 
 
-class Plant:
+class Plant(Processes):
     """A federation of three processes on a bus in a file. ports: of their metrics."""
 
     def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        self._folder = folder
-        self._ports = dict(zip(WORKERS, ports, strict=True))
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        for kind, more in (("server", ""), ("client", SAMPLES)):
-            (folder / f"{kind}.toml").write_text(CONFIGURATION.format(folder=folder, kind=kind) + more)
-        self._command("topics", "client.toml", "--create-inputs", "--partitions", str(PARTITIONS))
-        self._command("topics", "server.toml", "--create")
-
-    def _command(self, *arguments: str) -> None:
-        subprocess.run(
-            [sys.executable, "-m", "streamfl", *arguments], cwd=self._folder, check=True, capture_output=True
-        )
-
-    def start(self, worker: str) -> None:
-        environment = {**os.environ, "STREAMFL_METRICS__PORT": str(self._ports[worker])}
-        line = [sys.executable, "-m", "streamfl", "run", f"{WORKERS[worker]}.toml"]
-        with (self._folder / f"{worker}.log").open("ab") as log:
-            self._running[worker] = subprocess.Popen(
-                line, cwd=self._folder, env=environment, stdout=log, stderr=log
-            )
-
-    def kill(self, worker: str) -> None:
-        process = self._running.pop(worker)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-
-    def close(self) -> None:
-        for worker in [*self._running]:
-            self.kill(worker)
+        super().__init__(folder)
+        for worker, port in zip(WORKERS, ports, strict=True):
+            kind = worker.partition("-")[0]
+            text = CONFIGURATION.format(folder=folder, kind=kind, port=port)
+            if kind == "client":
+                self.configure(worker, text + SAMPLES, "--create-inputs", "--partitions", str(PARTITIONS))
+            else:
+                self.configure(worker, text, "--create")
 
     def feed(self, seconds: float) -> None:
         """Readings of all presses, so many a second, until the time is over; the events of the run stand in
         it."""
         generator, begun, number = random.Random(7), time.monotonic(), 0
-        events = {0.4: lambda: self.kill("client-2"), 0.5: lambda: self.start("client-2")}
-        with streamfl.connect(f"sqlite://{self._folder}/plant.db") as bus:
+        events: dict[float, Callable[[], object]] = {
+            0.4: partial(self.stop, "client-2", signal.SIGKILL),
+            0.5: partial(self.start, "client-2"),
+        }
+        with streamfl.connect(f"sqlite://{self.folder}/plant.db") as bus:
             while (gone := time.monotonic() - begun) < seconds:
                 for share in [share for share in events if gone > share * seconds]:
                     events.pop(share)()
@@ -163,16 +145,16 @@ def _prometheus() -> Iterator[tuple[Plant, str]]:
     from prometheus import running_prometheus
 
     ports = free_ports(len(WORKERS))
-    with tempfile.TemporaryDirectory() as name, running_prometheus(ports, Path(name)) as prometheus:
-        plant = Plant(Path(name), ports)
-        try:
-            for worker in WORKERS:
-                plant.start(worker)
-            deadline = time.monotonic() + 60
-            while sum(value for _, value in prometheus.ask("streamfl_partitions")) < PARTITIONS + 1:
-                if time.monotonic() > deadline:
-                    raise RuntimeError("the workers do not serve")
-                time.sleep(0.5)
-            yield plant, prometheus.url
-        finally:
-            plant.close()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        running_prometheus(ports, Path(name)) as prometheus,
+        closing(Plant(Path(name), ports)) as plant,
+    ):
+        for worker in WORKERS:
+            plant.start(worker)
+
+        def serves() -> bool:
+            return sum(value for _, value in prometheus.ask("streamfl_partitions")) > PARTITIONS
+
+        plant.wait(serves, "the workers serve", 60.0, 0.5)
+        yield plant, prometheus.url

@@ -8,8 +8,6 @@ from contextlib import closing
 from benchmarks.counts import Meter
 from benchmarks.dp_frank_wolfe.speed import federation
 
-__all__ = ["WORKLOADS"]
-
 ROWS, WINDOWS = 600, 2
 
 

@@ -11,19 +11,18 @@ from dp_frank_wolfe.proof.equal_shares import centre_by, equal_blocks, marginal,
 from numpy.typing import NDArray
 from sklearn.linear_model import LassoCV
 
+from benchmarks.commands import Floats
 from benchmarks.dp_frank_wolfe.problems import Problem
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.refit import refit
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch, Sketch
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.dp_frank_wolfe.privacy.budget import allowed_cost
-from streamfl.dp_frank_wolfe.tools.direct import fit
+from streamfl.dp_frank_wolfe.tools.direct import DirectFit, fit
+from streamfl.dp_frank_wolfe.tools.estimators import Estimate
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release, release_bits
 
-__all__ = ["DELTA", "ESTIMATORS", "Outcome", "lasso", "one_shot", "private"]
-
-Floats = NDArray[np.float64]
 DELTA = 1e-6
 ESTIMATORS = ("frank-wolfe", "marginal", "two-round")
 # A Lasso is fitted to no more cells than that: its path over the largest windows would take an hour.
@@ -32,13 +31,10 @@ MOST_CELLS = 2e7
 
 @dataclass(frozen=True)
 class Outcome:
-    """r2: of test rows. epsilon: that is claimed. numbers: sent up by all parties. support: columns with a
-    weight."""
+    """r2: of test rows. numbers: sent up by all parties."""
 
     r2: float
-    epsilon: float
     numbers: int
-    support: int
 
 
 def private(
@@ -59,6 +55,7 @@ def private(
     if intercept:
         own = centre_by(windows, cost, secret)
         windows, cost, numbers = own.windows, own.cost, own.uplink_numbers
+    found: DirectFit | Estimate
     if name == "frank-wolfe":
         sketch = sketch or IdentitySketch(rows)
         sampling = Sampling("full", equal_blocks(windows, problem.radius), seed)
@@ -66,22 +63,16 @@ def private(
             windows, sampling, problem.iterations, sketch, cost, problem.columns, problem.prediction_bound
         )
         found = fit(
-            windows,
-            sampling,
-            problem.iterations,
-            sketch,
-            plans,
+            *(windows, sampling, problem.iterations, sketch, plans),
             delta=DELTA,
             secret=secret,
             show_objective=False,
         )
-        b = 0.0 if own is None else own.intercept(found.x)
-        return Outcome(problem.r2(found.x, b), found.epsilon, found.uplink_numbers + numbers, found.support)
-    estimator = {"marginal": marginal, "two-round": two_round}[name]
-    estimate = estimator(windows, cost, problem.columns, problem.refit_radius, delta=DELTA, secret=secret)
-    support = sum(int(np.count_nonzero(own)) for own in estimate.x.values())
-    b = 0.0 if own is None else own.intercept(estimate.x)
-    return Outcome(problem.r2(estimate.x, b), estimate.epsilon, estimate.uplink_numbers + numbers, support)
+    else:
+        estimator = {"marginal": marginal, "two-round": two_round}[name]
+        found = estimator(windows, cost, problem.columns, problem.refit_radius, delta=DELTA, secret=secret)
+    b = 0.0 if own is None else own.intercept(found.x)
+    return Outcome(problem.r2(found.x, b), found.uplink_numbers + numbers)
 
 
 def lasso(problem: Problem, windows: dict[str, Window], seed: int) -> Outcome:
@@ -93,12 +84,7 @@ def lasso(problem: Problem, windows: dict[str, Window], seed: int) -> Outcome:
     model = LassoCV(alphas=20, cv=3, fit_intercept=False, eps=1e-3, tol=1e-3).fit(
         columns[rows].astype(np.float64), labels[rows]
     )
-    return Outcome(
-        problem.r2(_by_party(windows, model.coef_)),
-        math.inf,
-        columns.size,
-        int(np.count_nonzero(model.coef_)),
-    )
+    return Outcome(problem.r2({"": model.coef_}), columns.size)
 
 
 def one_shot(
@@ -119,16 +105,8 @@ def one_shot(
         for number, column in enumerate(window.columns.T):
             told = sketch.apply(np.ascontiguousarray(column)).astype(np.float64)
             if noise is not None:
-                place = Release(
-                    "one-shot",
-                    "one-shot",
-                    party,
-                    0,
-                    number,
-                    "sketch",
-                    (noise.variance, noise.unit),
-                    window.digest,
-                )
+                given = (noise.variance, noise.unit)
+                place = Release("one-shot", "one-shot", party, 0, number, "sketch", given, window.digest)
                 bits = release_bits(b"secret of seed %d" % seed + bytes(range(32)), place, numbers)
                 told = noise.add(told.astype(np.int64), bits).astype(np.float64) * noise.unit
             sums.append(told / (FEATURE_ONE * math.sqrt(numbers)))
@@ -141,7 +119,7 @@ def one_shot(
     # Eigenvalues that noise alone makes, of the noise's own Gram matrix and of its products with the columns.
     doubt = deviation**2 * 2 * math.sqrt(numbers * total) / rows
     x = refit(gram, columns.T @ small / rows, problem.refit_radius, 0.01 + doubt)
-    return Outcome(problem.r2(_by_party(windows, x)), epsilon, numbers * total, int(np.count_nonzero(x)))
+    return Outcome(problem.r2({"": x}), numbers * total)
 
 
 def _sketch_labels(sketch: SignSketch, labels: NDArray[np.int64]) -> Floats:
@@ -150,8 +128,3 @@ def _sketch_labels(sketch: SignSketch, labels: NDArray[np.int64]) -> Floats:
     return (
         sketch.apply(high.astype(np.int16)) * FEATURE_ONE + sketch.apply(low.astype(np.int16))
     ) / RESIDUAL_ONE
-
-
-def _by_party(windows: dict[str, Window], x: Floats) -> dict[str, Floats]:
-    ends = np.cumsum([window.columns.shape[1] for window in windows.values()])
-    return dict(zip(windows, np.split(x, ends[:-1]), strict=True))

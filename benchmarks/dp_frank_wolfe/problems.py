@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.commands import Floats, data_set
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
 
-__all__ = ["REAL", "Problem", "sparse", "synthetic"]
-
-Floats = NDArray[np.float64]
 TEST_ROWS = 5000
 
 
@@ -31,9 +30,9 @@ class Problem:
     """
 
     name: str
-    features: NDArray[np.float32]
+    features: NDArray[Any]
     labels: Floats
-    test: NDArray[np.float32]
+    test: NDArray[Any]
     test_labels: Floats
     bounds: Bounds
     label_bounds: Bounds
@@ -47,13 +46,16 @@ class Problem:
     def windows(self) -> dict[str, Window]:
         """The frozen windows of all parties."""
         found = {}
-        for number, own in enumerate(np.array_split(np.arange(self.features.shape[1]), self.parties)):
+        for number, own in enumerate(self.parts()):
             bounds = Bounds(self.bounds.centre[own], self.bounds.bound[own])
-            rows = len(self.labels)
             found[f"party-{number}"] = freeze(
-                self.features[:, own], self.labels, bounds, self.label_bounds, rows
+                self.features[:, own], self.labels, bounds, self.label_bounds, len(self.labels)
             )
         return found
+
+    def parts(self) -> list[NDArray[np.int64]]:
+        """Numbers of each party's columns."""
+        return np.array_split(np.arange(self.features.shape[1]), self.parties)
 
     def r2(self, x: dict[str, Floats], intercept: float = 0.0) -> float:
         """R^2 of the test rows' own labels, about their mean. Features are scaled and clipped as in the
@@ -66,23 +68,19 @@ class Problem:
         scaled = np.clip(
             (self.test[:, active] - self.bounds.centre[active]) / self.bounds.bound[active], -1, 1
         )
-        found = self.label_bounds.centre[0] + self.label_bounds.bound[0] * (
-            intercept + scaled @ weights[active]
-        )
-        return 1 - float(
-            np.sum((found - self.test_labels) ** 2)
-            / np.sum((self.test_labels - self.test_labels.mean()) ** 2)
-        )
+        outputs = intercept + scaled @ weights[active]
+        wrong = self.label_bounds.centre[0] + self.label_bounds.bound[0] * outputs - self.test_labels
+        return 1 - float(np.mean(np.square(wrong)) / np.var(self.test_labels))
 
     def whole(self, windows: dict[str, Window]) -> tuple[NDArray[np.float32], Floats]:
         """The frozen table in one place, for methods without privacy."""
-        columns = np.hstack(
-            [
-                np.asarray(window.columns / np.float32(FEATURE_ONE), dtype=np.float32)
-                for window in windows.values()
-            ]
-        )
-        return columns, next(iter(windows.values())).labels / RESIDUAL_ONE
+        columns = np.hstack([window.columns for window in windows.values()]) / np.float32(FEATURE_ONE)
+        return np.asarray(columns, np.float32), next(iter(windows.values())).labels / RESIDUAL_ONE
+
+
+def _sizes(random: np.random.Generator) -> Floats:
+    """Ten weights of .5 to 1.5, with signs."""
+    return np.asarray(random.choice([-1, 1], 10) * random.uniform(0.5, 1.5, 10))
 
 
 def synthetic(rows: int, seed: int, columns: int = 1000, deviations: float = 1.5) -> Problem:
@@ -93,9 +91,8 @@ def synthetic(rows: int, seed: int, columns: int = 1000, deviations: float = 1.5
     """
     random = np.random.default_rng([seed, rows])
     weights = np.zeros(columns)
-    weights[random.choice(columns, 10, replace=False)] = random.choice([-1, 1], 10) * random.uniform(
-        0.5, 1.5, 10
-    )
+    # The sizes are drawn first.
+    weights[random.choice(columns, 10, replace=False)] = _sizes(random)
     weights *= np.sqrt(0.95) / np.linalg.norm(weights)
 
     def draw(count: int) -> tuple[NDArray[np.float32], Floats]:
@@ -104,26 +101,12 @@ def synthetic(rows: int, seed: int, columns: int = 1000, deviations: float = 1.5
             features @ weights + np.sqrt(0.05) * random.normal(size=count), dtype=np.float64
         )
 
-    features, labels = draw(rows)
-    test, test_labels = draw(TEST_ROWS)
     bounds = Bounds(np.zeros(columns), np.full(columns, deviations))
     label = Bounds(np.zeros(1), np.array([deviations + 0.5]))
     # T = O(n^(2/3)), as the paper has it.
     iterations = max(2, round(0.012 * rows ** (2 / 3)))
-    return Problem(
-        f"synthetic, n = {rows:,}",
-        features,
-        labels,
-        test,
-        test_labels,
-        bounds,
-        label,
-        5,
-        1.5,
-        20,
-        iterations,
-        3.0,
-    )
+    name = f"synthetic, n = {rows:,}"
+    return Problem(name, *draw(rows), *draw(TEST_ROWS), bounds, label, 5, 1.5, 20, iterations, 3.0)
 
 
 def sparse(rows: int, seed: int, nonzeros: int, columns: int = 1000) -> Problem:
@@ -133,9 +116,8 @@ def sparse(rows: int, seed: int, nonzeros: int, columns: int = 1000) -> Problem:
     nonzeros: of each column of training; test rows have the same share of them. The label has a deviation of
     1, and its bound is 2."""
     random = np.random.default_rng([seed, rows, nonzeros])
-    active = random.choice(columns, 10, replace=False)
-    weights = np.zeros(columns)
-    weights[active] = random.choice([-1, 1], 10) * random.uniform(0.5, 1.5, 10)
+    active, weights = random.choice(columns, 10, replace=False), np.zeros(columns)
+    weights[active] = _sizes(random)
     weights *= np.sqrt(0.95 / (nonzeros / rows)) / np.linalg.norm(weights)
     features = np.zeros((rows, columns), dtype=np.float32)
     for column in range(columns):
@@ -159,8 +141,7 @@ def sparse(rows: int, seed: int, nonzeros: int, columns: int = 1000) -> Problem:
 def air(folder: Path, seed: int) -> Problem:
     """log CO of the Beijing air quality set: logarithms of pollutants, weather, hour and month as angles.
     Bounds by hand."""
-    with np.load(folder / "air.npz") as kept:
-        raw, label = kept["X"].astype(np.float64), kept["y"].astype(np.float64)
+    raw, label = data_set(folder, "air")
     whole = np.isfinite(raw).all(axis=1) & np.isfinite(label)
     raw, label = raw[whole], np.log(label[whole])
     year, month, hour = raw[:, 0] - 2015, 2 * np.pi * raw[:, 1] / 12, 2 * np.pi * raw[:, 3] / 24
@@ -190,24 +171,17 @@ def air(folder: Path, seed: int) -> Problem:
 def a9a(folder: Path, seed: int) -> Problem:
     """Adult: 123 binary columns and a constant, which is public. The label of -1 and 1 has a public centre of
     -.5."""
-    with np.load(folder / "a9a.npz") as kept:
-        given = [
-            np.column_stack([np.ones(len(kept[name])), kept[name]]).astype(np.float32)
-            for name in ("X", "X_test")
-        ]
-        labels = [kept[name].astype(np.float64) for name in ("y", "y_test")]
+    inputs, labels, test, test_labels = data_set(folder, "a9a", "X", "y", "X_test", "y_test")
+    given, tested = (np.insert(one, 0, 1.0, axis=1).astype(np.float32) for one in (inputs, test))
     bounds = Bounds(np.zeros(124), np.ones(124))
     label_bounds = Bounds(np.array([-0.5]), np.array([1.5]))
-    return Problem(
-        "a9a", given[0], labels[0], given[1], labels[1], bounds, label_bounds, 2, 1.0, 8, 24, 1.0, 3.0
-    )
+    return Problem("a9a", given, labels, tested, test_labels, bounds, label_bounds, 2, 1.0, 8, 24, 1.0, 3.0)
 
 
 def uji(folder: Path, seed: int) -> Problem:
     """Longitude by the strengths of 520 access points, as heard or not. Few rows, many rare columns: it is
     here to fail."""
-    with np.load(folder / "uji.npz") as kept:
-        raw, label = kept["X"].astype(np.float64), kept["y"].astype(np.float64)
+    raw, label = data_set(folder, "uji")
     heard = np.where(raw == 100, 0.0, (raw + 105) / 105)
     taken = _split(np.column_stack([np.ones(len(heard)), heard]), label, seed)
     label_bounds = Bounds(np.array([-7500.0]), np.array([200.0]))

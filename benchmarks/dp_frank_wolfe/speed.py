@@ -3,15 +3,12 @@ memory bus.
 
 ``python -m benchmarks.dp_frank_wolfe.speed`` prints both, and the bytes by kind of message. Three parties of
 three columns each, and all settings of learning as they come but for nine columns, which are 27 numbers in a
-window. ``--profile`` shows where the time goes. ``--wide`` prints instead what each estimator learns and
+window. ``--wide`` prints instead what each estimator learns and
 takes of 1,000 columns of five parties.
 """
 
 from __future__ import annotations
 
-import argparse
-import cProfile
-import pstats
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.commands import arguments
 from benchmarks.dp_frank_wolfe.problems import synthetic
 from benchmarks.figures import Figure, size
 from streamfl.configuration.settings import RoleSection
@@ -49,6 +47,17 @@ WIDE: dict[str, dict[str, Any]] = {
 COLUMNS = {"hospital": 3, "laboratory": 3, "pharmacy": 3}
 
 
+def settings_of(name: str, columns: dict[str, int], rows: int, **sections: Any) -> DPFrankWolfeSettings:
+    """At epsilon 1, with windows of so many rows."""
+    return DPFrankWolfeSettings(
+        federation=ColumnFederation(name=name, parties=list(columns), columns=columns),
+        role=RoleSection(kind=SERVER),
+        window=RowWindowSection(rows=rows),
+        privacy=BudgetSection(epsilon=1.0, delta=1e-6, insecure_test_noise=True),
+        **sections,
+    )
+
+
 def federation(
     rows: int, windows: int, overheard: Callable[[Outgoing], None] | None = None
 ) -> FrankWolfeFederation:
@@ -56,15 +65,8 @@ def federation(
     random = np.random.default_rng(0)
     columns = random.uniform(-1, 1, (rows * windows, sum(COLUMNS.values())))
     labels = np.clip(columns @ random.normal(size=columns.shape[1]) / 4, -1, 1)
-    settings = DPFrankWolfeSettings(
-        federation=ColumnFederation(name="speed", parties=list(COLUMNS), columns=COLUMNS),
-        role=RoleSection(kind=SERVER),
-        window=RowWindowSection(rows=rows),
-        privacy=BudgetSection(epsilon=1.0, delta=1e-6, insecure_test_noise=True),
-        learning=SparseLearningSection(columns=9),
-    )
-    inputs = np.hsplit(columns, np.cumsum(list(COLUMNS.values()))[:-1])
-    return FrankWolfeFederation(settings, inputs, labels, overheard=overheard)
+    settings = settings_of("speed", COLUMNS, rows, learning=SparseLearningSection(columns=9))
+    return FrankWolfeFederation(settings, np.hsplit(columns, len(COLUMNS)), labels, overheard=overheard)
 
 
 def wide() -> None:
@@ -77,19 +79,13 @@ def wide() -> None:
         np.concatenate([problem.labels, problem.test_labels[:WIDE_TEST]]),
         WIDE_TEST,
     )
+    columns = dict.fromkeys(names, inputs.shape[1] // len(names))
     for estimator, more in WIDE.items():
-        settings = DPFrankWolfeSettings(
-            federation=ColumnFederation(
-                name="wide", parties=names, columns=dict.fromkeys(names, inputs.shape[1] // len(names))
-            ),
-            role=RoleSection(kind=SERVER),
-            window=RowWindowSection(rows=WIDE_ROWS),
-            bounds=DataBoundsSection(bound=1.5, label_bound=2.0),
-            privacy=BudgetSection(epsilon=1.0, delta=1e-6, insecure_test_noise=True),
-            learning=SparseLearningSection.model_validate(
-                {"estimator": estimator, "radius": 3.0, "columns": 20, **more}
-            ),
+        learning = SparseLearningSection.model_validate(
+            {"estimator": estimator, "radius": 3.0, "columns": 20, **more}
         )
+        bounds = DataBoundsSection(bound=1.5, label_bound=2.0)
+        settings = settings_of("wide", columns, WIDE_ROWS, bounds=bounds, learning=learning)
         begun = time.process_time()
         found = run_fits(settings, table, draws=5)
         seconds, sent = time.process_time() - begun, sum(one["bytes"] for one in found.traffic.values())
@@ -137,26 +133,19 @@ def measure() -> Iterator[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.dp_frank_wolfe.speed")
-    parser.add_argument("--rows", type=int, default=5_000)
-    parser.add_argument("--windows", type=int, default=2)
-    parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--wide", action="store_true")
-    given = parser.parse_args()
+    given = arguments(
+        "dp_frank_wolfe.speed",
+        __doc__,
+        rows=(5_000, "of a window"),
+        windows=(2, "so many"),
+        wide=(False, "what each estimator learns and takes of 1,000 columns"),
+    )
     if given.wide:
         wide()
         return
-    made = federation(given.rows, given.windows)
-    profile = cProfile.Profile()
-    if given.profile:
-        profile.enable()
-    seconds = seconds_of(made)
-    profile.disable()
     entities = given.rows * given.windows
-    traffic = made.traffic()
-    made.close()
-    if given.profile:
-        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+    with closing(federation(given.rows, given.windows)) as made:
+        seconds, traffic = seconds_of(made), made.traffic()
     print(
         f"{entities:,} entities of {len(COLUMNS)} parties: {1e6 * seconds / entities:.0f} us of one "
         "processor an entity"
@@ -164,10 +153,8 @@ def main() -> None:
     told = ", ".join(
         f"{one.bytes:,} bytes of {kind} in {one.messages:,} messages" for kind, one in traffic.items()
     )
-    print(
-        f"between members: {told}; {sum(one.bytes for one in traffic.values()) / entities:.1f} bytes an "
-        "entity"
-    )
+    each = sum(one.bytes for one in traffic.values()) / entities
+    print(f"between members: {told}; {each:.1f} bytes an entity")
     kinds = bytes_by_kind(given.rows, given.windows).most_common()
     print("of these, without keys and framing: " + ", ".join(f"{count:,} of {kind}" for kind, count in kinds))
 

@@ -8,35 +8,27 @@ never on test rows; then it is learnt from all of them in one pass, over four pa
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from fdskl.proof.direct import DirectModel, Party, learn, median_distance, standardised
-from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 from sklearn.svm import SVC, SVR, LinearSVC
 
-from benchmarks.accuracy_document import fill
+from benchmarks.accuracy_document import fill_in
+from benchmarks.accuracy_runs import Results
+from benchmarks.commands import DOCS, Floats, arguments, data_folder, data_set, is_wanted, row, several
 from benchmarks.fdskl.linear import svrg
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.learning.section import KernelLearningSection
 from streamfl.learning.accuracy import area_under_curve
 
-__all__ = ["METHODS", "SETS", "Split", "main", "read", "table"]
-
-ROOT = Path(__file__).parents[2]
-Floats = NDArray[np.float64]
 # The measure of each set in the table: error (%), AUC, or the root of the mean squared error over the labels'
 # deviation.
 SETS = {
@@ -77,6 +69,11 @@ class Split:
         ends = np.linspace(0, self.inputs.shape[1], PARTIES + 1).astype(int)
         return [slice(int(first), int(end)) for first, end in pairwise(ends)]
 
+    @property
+    def whole(self) -> list[slice]:
+        """Of one party that has all columns."""
+        return [slice(0, self.inputs.shape[1])]
+
     def measures(self, outputs: Floats) -> dict[str, float]:
         if self.regression:
             error = np.sqrt(np.mean(np.square(outputs - self.test_labels)))
@@ -98,38 +95,26 @@ class Split:
         """The training rows alone, split 3 : 1 once more."""
         rows = min(len(self.inputs), CHOSEN_WITH)
         cut = rows * 3 // 4
-        return Split(
-            self.inputs[:cut],
-            self.labels[:cut],
-            self.inputs[cut:rows],
-            self.labels[cut:rows],
-            self.raw[:cut],
-            self.raw[cut:rows],
-            self.regression,
+        return replace(
+            self.shortened(cut),
+            test=self.inputs[cut:rows],
+            test_labels=self.labels[cut:rows],
+            raw_test=self.raw[cut:rows],
         )
 
     def shortened(self, rows: int) -> Split:
         """With fewer rows to learn from."""
-        return Split(
-            self.inputs[:rows],
-            self.labels[:rows],
-            self.test,
-            self.test_labels,
-            self.raw[:rows],
-            self.raw_test,
-            self.regression,
-        )
+        return replace(self, inputs=self.inputs[:rows], labels=self.labels[:rows], raw=self.raw[:rows])
 
 
 def read(folder: Path, data: str, seed: int) -> Split:
     """A set, split by the seed."""
-    kept = np.load(folder / f"{data}.npz")
     regression = SETS[data] == ("rmse/sd",)
-    inputs, labels = kept["X"].astype(np.float64), kept["y"].astype(np.float64)
+    inputs, labels, *tested = data_set(folder, data, "X", "y", "X_test", "y_test")
     order = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
     inputs, labels = inputs[order], labels[order]
-    if "X_test" in kept:
-        test, test_labels = kept["X_test"].astype(np.float64), kept["y_test"].astype(np.float64)
+    if tested:
+        test, test_labels = tested
     else:
         cut = len(labels) * 3 // 4
         inputs, test, labels, test_labels = inputs[:cut], inputs[cut:], labels[:cut], labels[cut:]
@@ -189,11 +174,15 @@ def learnt_from(
     )
 
 
+def outputs_of(learnt: DirectModel, split: Split, parties: Sequence[slice]) -> Floats:
+    """f of the test rows."""
+    return learnt.evaluate([split.test[:, part] for part in parties])
+
+
 def kernel(fixed: Choice, rows: int | None = None, alone: bool = False) -> Fitted:
     def outputs(split: Split, choice: Choice, seed: int) -> Floats:
-        parties = [slice(0, split.inputs.shape[1])] if alone else split.parts
-        learnt = learnt_from(split, {**fixed, **choice}, seed, parties, rows)
-        return learnt.evaluate([split.test[:, part] for part in parties])
+        parties = split.whole if alone else split.parts
+        return outputs_of(learnt_from(split, {**fixed, **choice}, seed, parties, rows), split, parties)
 
     return outputs
 
@@ -202,42 +191,29 @@ def exact_kernel(split: Split, choice: Choice, seed: int) -> Floats:
     split = split.shortened(EXACT)
     bandwidth = choice["multiplier"] * median_distance([split.inputs], range(512))
     model = (SVR if split.regression else SVC)(C=choice["C"], gamma=1 / (2 * bandwidth**2), cache_size=1000)
-    model.fit(split.inputs, split.labels)
-    return np.asarray(model.predict(split.test) if split.regression else model.decision_function(split.test))
+    return fitted(model, split.regression, split.inputs, split.labels, split.test)
 
 
 def linear(split: Split, choice: Choice, seed: int) -> Floats:
-    if split.regression:
-        return np.asarray(Ridge(1 / choice["C"]).fit(split.inputs, split.labels).predict(split.test))
-    return np.asarray(
-        LinearSVC(C=choice["C"], max_iter=5000).fit(split.inputs, split.labels).decision_function(split.test)
-    )
+    model = Ridge(1 / choice["C"]) if split.regression else LinearSVC(C=choice["C"], max_iter=5000)
+    return fitted(model, split.regression, split.inputs, split.labels, split.test)
+
+
+def fitted(model: Any, regression: bool, inputs: Floats, labels: Floats, test: Floats) -> Floats:
+    """f of the test rows by one of scikit-learn's models."""
+    model.fit(inputs, labels)
+    return np.asarray(model.predict(test) if regression else model.decision_function(test))
 
 
 def boosting(split: Split, choice: Choice, seed: int) -> Floats:
-    if split.regression:
-        found = (
-            HistGradientBoostingRegressor(random_state=seed)
-            .fit(split.raw, split.labels)
-            .predict(split.raw_test)
-        )
-    else:
-        model = HistGradientBoostingClassifier(random_state=seed).fit(split.raw, split.labels)
-        found = model.decision_function(split.raw_test)
-    return np.asarray(found)
+    kind = HistGradientBoostingRegressor if split.regression else HistGradientBoostingClassifier
+    return fitted(kind(random_state=seed), split.regression, split.raw, split.labels, split.raw_test)
 
 
 def vertical_linear(staleness: int) -> Fitted:
     def outputs(split: Split, choice: Choice, seed: int) -> Floats:
-        weights = svrg(
-            split.inputs,
-            split.labels,
-            loss_named(split.loss),
-            split.parts,
-            seed=seed,
-            staleness=staleness,
-            **choice,
-        )
+        learning = {"seed": seed, "staleness": staleness, **choice}
+        weights = svrg(split.inputs, split.labels, loss_named(split.loss), split.parts, **learning)
         return np.asarray(split.test @ weights[:-1] + weights[-1])
 
     return outputs
@@ -312,76 +288,57 @@ METHODS = {
         every(regularisation=(1e-5, 1e-3)),
     ),
 }
-Results = dict[str, dict[str, Any]]
 
 
-def table(results: Results) -> str:
+def table(results: dict[str, dict[str, Any]]) -> str:
     """Means over the seeds, with their standard deviation."""
     header = ["", *(f"{data} {measure}" for data, measures in SETS.items() for measure in measures)]
-    lines = [header, ["---"] * len(header)]
+    lines = [row(*header), row(*["---"] * len(header))]
     for name in METHODS:
-        row = [name]
+        cells = [name]
         for data, measures in SETS.items():
             kept = [found for key, found in results.items() if key.startswith(f"{name}|{data}|")]
             for measure in measures:
                 values = [found[measure] for found in kept]
                 digits = 2 if measure == "error" else 3
                 spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-                row.append(f"{np.mean(values):.{digits}f}{spread}" if values else "-")
-        lines.append(row)
-    said = "\n".join(f"- **{name}**: {method.says}." for name, method in METHODS.items())
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{said}"
-
-
-def keep(path: Path, results: Results) -> None:
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(results.items()))
-    path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+                cells.append(f"{np.mean(values):.{digits}f}{spread}" if values else "-")
+        lines.append(row(*cells))
+    said = [f"- **{name}**: {method.says}." for name, method in METHODS.items()]
+    return "\n".join([*lines, "", *said])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.accuracy", description=__doc__)
-    parser.add_argument("--only", action="append", help="a method or a pattern; may be given several times")
-    parser.add_argument("--data", action="append", choices=SETS, help="a set; may be given several times")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="so many")
-    parser.add_argument("--again", action="store_true", help="run also what is kept")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=ROOT / "docs",
-        help="the folder of fdskl-accuracy.json and fdskl-privacy.md",
+    chosen = arguments(
+        "fdskl.accuracy",
+        __doc__,
+        only=several("a method or a pattern"),
+        data=several("a set", SETS),
+        seeds=(SEEDS, "so many"),
+        out=(DOCS, "the folder of fdskl-accuracy.json and fdskl-privacy.md"),
     )
-    chosen = parser.parse_args()
-    if "STREAMFL_DATA" not in os.environ:
-        sys.exit("STREAMFL_DATA is not set: the folder with the data sets")
-    path = chosen.out / "fdskl-accuracy.json"
-    results: Results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    results = Results(chosen.out / "fdskl-accuracy.json")
     for seed, data, (name, method) in product(range(chosen.seeds), chosen.data or SETS, METHODS.items()):
         key = f"{name}|{data}|seed {seed}"
-        if not any(fnmatchcase(name, pattern) for pattern in chosen.only or ["*"]) or (
-            key in results and not chosen.again
-        ):
+        if not is_wanted(name, chosen.only) or key in results.found:
             continue
-        split = read(Path(os.environ["STREAMFL_DATA"]), data, seed)
+        split = read(data_folder(), data, seed)
         began = time.perf_counter()
         choice = method.choose(split, seed)
         midway = time.perf_counter()
-        found = {
-            measure: round(value, 4)
-            for measure, value in split.measures(method.outputs(split, choice, seed)).items()
-        }
+        measures = split.measures(method.outputs(split, choice, seed))
+        found = {measure: round(value, 4) for measure, value in measures.items()}
         seconds = {
             "choosing_seconds": round(midway - began, 1),
             "seconds": round(time.perf_counter() - midway, 1),
         }
-        results[key] = {**found, "rows": len(split.labels), **seconds, "choice": choice}
-        keep(path, results)
+        results.keep(key, {**found, "rows": len(split.labels), **seconds, "choice": choice})
         print(f"{key}: {found} {choice} {seconds}", flush=True)
-    print(table(results))
+    text = table(results.found)
+    print(text)
     document = chosen.out / "fdskl-privacy.md"
     if document.exists():
-        document.write_text(
-            fill(document.read_text(encoding="utf-8"), {"accuracy": table(results)}), encoding="utf-8"
-        )
+        fill_in(document, {"accuracy": text})
 
 
 if __name__ == "__main__":

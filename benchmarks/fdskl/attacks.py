@@ -17,6 +17,7 @@ from scipy.spatial.distance import pdist
 from sklearn.datasets import load_breast_cancer
 
 from benchmarks.attacks import Attack, Attacks
+from benchmarks.commands import Floats
 from benchmarks.fdskl.recovery import (
     distances_of_phases,
     explained,
@@ -30,22 +31,14 @@ from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.sums.masks import OwnIncarnation, masked, paper_mask
 from streamfl.privacy.keyed_noise import noisy
 
-__all__ = [
-    "ATTACKS",
-    "FEATURES",
-    "NORM",
-    "SPLIT",
-    "Federation",
-    "prediction_error",
-    "protected_columns",
-    "table",
-]
-
 SEED, FEATURES = 3, 1024
 # Columns of the active party and of two others.
 SPLIT = ((0, 10), (10, 20), (20, 30))
 NORM, NOISES = 3.0, (0.75, 1.5, 3.0, 6.0)
-Floats = NDArray[np.float64]
+# Rows that the attacker knows: five for each hidden column.
+KNOWN = 5 * (SPLIT[-1][1] - SPLIT[1][0])
+ACTIVE, PRIVATE = "the active party", "frequencies = private"
+DIFFERENCES = "share of the differences' variance"
 
 
 class Federation:
@@ -140,17 +133,9 @@ def two_messages_of_a_leaf(folder: Path) -> Iterator[Attack]:
         differences = solved_differences(sent[1:], sent[:-1], federation.known_frequencies(2, 128))
         return float(np.median(explained(differences, truth)))
 
-    figure = "share of the differences' variance"
     plain, protected = found("paper"), found("one-time")
-    yield Attack(
-        "two messages of a leaf",
-        "a peer in the tree",
-        figure,
-        plain,
-        "mask = one-time",
-        protected,
-        chance=0.0,
-    )
+    name, by = "two messages of a leaf", "a peer in the tree"
+    yield Attack(name, by, DIFFERENCES, plain, "mask = one-time", protected, chance=0.0)
 
 
 def two_answers(folder: Path) -> Iterator[Attack]:
@@ -162,20 +147,11 @@ def two_answers(folder: Path) -> Iterator[Attack]:
     def found(private: bool) -> float:
         federation = Federation(inputs, SPLIT, median, private)
         known = np.hstack([federation.known_frequencies(own, FEATURES) for own in (1, 2)])
-        return float(
-            np.median(explained(solved_from_the_first(from_circle(federation.told(FEATURES)), known), truth))
-        )
+        differences = solved_from_the_first(from_circle(federation.told(FEATURES)), known)
+        return float(np.median(explained(differences, truth)))
 
-    figure = "share of the differences' variance"
-    yield Attack(
-        "two answers",
-        "the active party",
-        figure,
-        found(False),
-        "frequencies = private",
-        found(True),
-        chance=0.0,
-    )
+    plain, protected = found(False), found(True)
+    yield Attack("two answers", ACTIVE, DIFFERENCES, plain, PRIVATE, protected, chance=0.0)
 
 
 def distances(folder: Path) -> Iterator[Attack]:
@@ -195,53 +171,34 @@ def distances(folder: Path) -> Iterator[Attack]:
 
     guess = float(np.median(np.abs(np.median(truth) / truth - 1)))
     one, two = found(False), found(True)
-    yield Attack(
-        "distances from phases",
-        "the active party",
-        "median relative error",
-        one,
-        "frequencies = private",
-        two,
-        chance=guess,
-    )
+    yield Attack("distances from phases", ACTIVE, "median relative error", one, PRIVATE, two, chance=guess)
 
 
 def affine_map(folder: Path) -> Iterator[Attack]:
     """The active party knows no frequencies: kernel, distances, places, phases without turns, singular
     values. Then it is told five rows for each hidden column.
     """
-    inputs = table()[0]
-    hidden = inputs[:, SPLIT[1][0] :]
-    columns = hidden.shape[1]
-    known = 5 * columns
+    inputs, name = table()[0], "columns up to an affine map"
+    shared, private = (recovered(inputs, private=own) for own in (False, True))
+    noised = {_noise(noise): recovered(protected_columns(inputs, SPLIT, NORM, noise)) for noise in NOISES}
+    figures = ("median R^2 of a column on what was found", f"median R^2 of the other rows, {KNOWN} known")
+    for protection, plain, protected in (
+        (PRIVATE, shared, private),
+        *((own, private, found) for own, found in noised.items()),
+    ):
+        for figure, one, two in zip(figures, plain, protected, strict=True):
+            yield Attack(name, ACTIVE, figure, one, protection, two, chance=0.0)
 
-    def found(private: bool, seen: Floats) -> tuple[float, float]:
-        bandwidth = float(np.median(pdist(seen)))
-        told = Federation(seen, SPLIT, bandwidth, private).told(FEATURES)
-        places = up_to_an_affine_map(from_circle(told), bandwidth, columns)
-        best = from_known_rows(places, hidden, len(hidden))
-        rest = from_known_rows(places, hidden, known)[known:]
-        return float(np.median(explained(best, hidden))), float(np.median(explained(rest, hidden[known:])))
 
-    shared = found(False, inputs)
-    private = found(True, inputs)
-    figures = ("median R^2 of a column on what was found", f"median R^2 of the other rows, {known} known")
-    for figure, one, two in zip(figures, shared, private, strict=True):
-        yield Attack(
-            "columns up to an affine map",
-            "the active party",
-            figure,
-            one,
-            "frequencies = private",
-            two,
-            chance=0.0,
-        )
-    for noise in NOISES:
-        seen = found(True, protected_columns(inputs, SPLIT, NORM, noise))
-        for figure, one, two in zip(figures, private, seen, strict=True):
-            yield Attack(
-                "columns up to an affine map", "the active party", figure, one, _noise(noise), two, chance=0.0
-            )
+def recovered(seen: Floats, features: int = FEATURES, private: bool = True) -> tuple[float, float]:
+    """Median R^2 of the hidden columns, of what was projected in their place: by the affine map that fits
+    best, and of the other rows by that of ``KNOWN`` ones."""
+    hidden, bandwidth = table()[0][:, SPLIT[1][0] :], float(np.median(pdist(seen)))
+    told = Federation(seen, SPLIT, bandwidth, private).told(features)
+    places = up_to_an_affine_map(from_circle(told), bandwidth, hidden.shape[1])
+    best = from_known_rows(places, hidden, len(hidden))
+    rest = from_known_rows(places, hidden, KNOWN)[KNOWN:]
+    return float(np.median(explained(best, hidden))), float(np.median(explained(rest, hidden[KNOWN:])))
 
 
 def price_of_noise(folder: Path) -> Iterator[Attack]:
@@ -255,15 +212,8 @@ def price_of_noise(folder: Path) -> Iterator[Attack]:
     guess = float(np.mean(labels[np.array_split(np.arange(len(labels)), 3)[2]] != 1))
     for noise in NOISES:
         noised = prediction_error(inputs, labels, protected_columns(inputs, SPLIT, NORM, noise))
-        yield Attack(
-            "the price of noise",
-            "nobody",
-            "error of the predictions",
-            plain,
-            _noise(noise),
-            noised,
-            chance=guess,
-        )
+        figure = "error of the predictions"
+        yield Attack("the price of noise", "nobody", figure, plain, _noise(noise), noised, chance=guess)
 
 
 def prediction_error(

@@ -8,9 +8,7 @@ from contextlib import closing
 import numpy as np
 
 from benchmarks.counts import Meter
-from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
-
-__all__ = ["WORKLOADS"]
+from benchmarks.fdskl.federations import federation_of, named, show
 
 PARTIES, ROUND, BEFORE, ROUNDS = {"bank": 8, "shop": 7, "phone": 7}, 512, 1, 2
 
@@ -18,19 +16,13 @@ PARTIES, ROUND, BEFORE, ROUNDS = {"bank": 8, "shop": 7, "phone": 7}, 512, 1, 2
 def _run(meter: Meter) -> None:
     inputs = np.random.default_rng(0).normal(size=((BEFORE + ROUNDS) * ROUND, sum(PARTIES.values())))
     labels = (inputs[:, 0] + inputs[:, 9] > 0).astype(np.float64)
-    columns = [[f"{name}-{number}" for number in range(count)] for name, count in PARTIES.items()]
-    parts = np.hsplit(inputs, np.cumsum(list(PARTIES.values()))[:-1])
-    with closing(KernelFederation(settings_of_all(list(PARTIES)), parts, columns, labels)) as federation:
+    with closing(federation_of(named(PARTIES), inputs, labels)) as federation:
         meter.watch("active worker", federation.workers["bank"], ROUNDS * ROUND)
         meter.watch("worker", federation.workers["shop"], ROUNDS * ROUND)
         for number in range(BEFORE + ROUNDS):
             if number == BEFORE:
                 meter.begin()
-            entities = range(number * ROUND, (number + 1) * ROUND)
-            federation.write_samples(entities)
-            federation.run()
-            federation.write_labels(entities)
-            federation.run()
+            show(federation, range(number * ROUND, (number + 1) * ROUND))
         predicted, version = len(federation.predictions()), federation.held.model.version
         if predicted != (BEFORE + ROUNDS) * ROUND or version <= ROUNDS:
             raise RuntimeError(f"{predicted} entities were predicted, and {version} iterations made")

@@ -8,18 +8,14 @@ iterations: they are lines.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.fdskl.accuracy import BLOCKS, NEWTON, ROOT, SINGLE, Split, learnt_from, read
-
-__all__ = ["Curve", "curve"]
+from benchmarks.commands import DOCS, arguments, data_folder
+from benchmarks.fdskl.accuracy import BLOCKS, NEWTON, SINGLE, Split, learnt_from, outputs_of, read
+from streamfl.simulation.pictures import label_axes, new_picture
 
 # Sets, whose measure in the table is an error in percent; points of a curve; and labels that the paper's own
 # iterations stop at.
@@ -36,44 +32,27 @@ Curve = list[tuple[int, float]]
 
 def curve(split: Split, fixed: dict[str, Any], choice: dict[str, Any], alone: bool) -> Curve:
     """Iterations, and percent of test rows that are wrong after them. alone: one party has all columns."""
-    parties = [slice(0, split.inputs.shape[1])] if alone else split.parts
+    parties = split.whole if alone else split.parts
     most = SINGLE_LABELS if alone else len(split.labels)
-    fewest = fixed["block_instances"]
     found = []
-    for labels in np.unique(np.geomspace(fewest, most, POINTS).astype(int)).tolist():
+    for labels in np.unique(np.geomspace(fixed["block_instances"], most, POINTS).astype(int)).tolist():
         learnt = learnt_from(split, {**fixed, **choice}, 0, parties, labels)
-        outputs = learnt.evaluate([split.test[:, part] for part in parties])
-        found.append((learnt.iterations, split.measures(outputs)["error"]))
+        found.append((learnt.iterations, split.measures(outputs_of(learnt, split, parties))["error"]))
     return found
 
 
 def main() -> None:
     """Learn, print each point, and draw."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.curves", description=__doc__)
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "docs" / "fdskl-curves.png", help="where the picture is written"
-    )
-    path: Path = parser.parse_args().out
-    if "STREAMFL_DATA" not in os.environ:
-        sys.exit("STREAMFL_DATA is not set: the folder with the data sets")
-    kept = json.loads((ROOT / "docs" / "fdskl-accuracy.json").read_text(encoding="utf-8"))
-
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    from streamfl.simulation.pictures import label_axes
-
-    figure, every = pyplot.subplots(1, len(SHOWN), figsize=(11, 4.2), layout="constrained")
+    out = (DOCS / "fdskl-curves.png", "where the picture is written")
+    path = arguments("fdskl.curves", __doc__, out=out).out
+    kept = json.loads((DOCS / "fdskl-accuracy.json").read_text(encoding="utf-8"))
+    figure, every = new_picture(len(SHOWN), 11, 4.2)
     for axes, data in zip(every, SHOWN, strict=True):
-        split = read(Path(os.environ["STREAMFL_DATA"]), data, 0)
+        split = read(data_folder(), data, 0)
         for (name, (says, fixed, alone)), mark in zip(SOLVERS.items(), ("o-", "s--", "^:"), strict=True):
             found = curve(split, fixed, kept[f"{name}|{data}|seed 0"]["choice"], alone)
-            print(
-                f"{data}, {says}: {', '.join(f'{iterations}: {error:.2f}%' for iterations, error in found)}",
-                flush=True,
-            )
+            points = ", ".join(f"{iterations}: {error:.2f}%" for iterations, error in found)
+            print(f"{data}, {says}: {points}", flush=True)
             axes.plot(*zip(*found, strict=True), mark, label=says)
         for name, style in zip(LINES, ("-", "--"), strict=True):
             axes.axhline(kept[f"{name}|{data}|seed 0"]["error"], color="grey", linestyle=style, label=name)
@@ -82,7 +61,6 @@ def main() -> None:
         axes.set_ylim(bottom=0)
         axes.legend()
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ after the first tenth, each of the row's last prediction. Seconds are of a virtu
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.commands import Floats, Markdown, arguments, data_folder, data_set, several
+from benchmarks.fdskl.federations import federation_of, rows_by_iteration, show
 from streamfl.fdskl.learning.losses import loss_named
-from streamfl.fdskl.learning.schedule import ends_of_iterations
-from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
-
-__all__ = ["KernelHistory", "losses", "main", "of_history", "simulated"]
+from streamfl.fdskl.tools.federation import KernelFederation
 
 PARTIES = ("a", "b", "c")
 SETS = ("elec2", "phishing", "credit_default", "bike_hour")
@@ -37,32 +34,27 @@ class KernelHistory:
     labels: (rows,), 0 and 1, or from 0 to 1.
     """
 
-    def __init__(self, inputs: NDArray[np.float64], labels: NDArray[np.float64], **learning: Any) -> None:
+    def __init__(self, inputs: Floats, labels: Floats, **learning: Any) -> None:
         places = np.array_split(np.arange(inputs.shape[1]), len(PARTIES))
-        self.columns = [[f"x{place}" for place in own] for own in places]
-        self.inputs, self.labels = [inputs[:, own] for own in places], labels
+        self.columns = {
+            name: [f"x{place}" for place in own] for name, own in zip(PARTIES, places, strict=True)
+        }
+        self.inputs, self.labels = inputs, labels
         square = not set(np.unique(labels)) <= {0.0, 1.0}
-        learning["loss"] = "square" if square else "logistic"
-        self.settings = settings_of_all(PARTIES, federation={"seed": 3}, learning=learning)
+        self.learning = {"loss": "square" if square else "logistic", **learning}
 
     def federation(self) -> KernelFederation:
-        return KernelFederation(self.settings, self.inputs, self.columns, self.labels)
+        return federation_of(
+            self.columns, self.inputs, self.labels, federation={"seed": 3}, learning=self.learning
+        )
 
 
 def simulated(history: KernelHistory) -> KernelFederation:
     """As ``simulate --online``: a row after the other, labels as soon as an iteration lacks no others."""
-    found, count, learning = history.federation(), len(history.labels), history.settings.learning
-    begin = 0
-    for end in ends_of_iterations(learning.first_block, learning.block_instances):
-        rows = range(begin, min(end, count))
-        found.write_samples(rows)
-        found.run()
-        found.write_labels(rows)
-        found.run()
-        begin = end
-        if end >= count:
-            return found
-    raise AssertionError
+    found = history.federation()
+    for rows in rows_by_iteration(found.settings.learning, len(history.labels)):
+        show(found, rows)
+    return found
 
 
 def of_history(history: KernelHistory, away: float = 0.0) -> KernelFederation:
@@ -85,43 +77,39 @@ def of_history(history: KernelHistory, away: float = 0.0) -> KernelFederation:
     return found
 
 
-def losses(found: KernelFederation) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def losses(found: KernelFederation) -> tuple[Floats, NDArray[np.int64]]:
     """The loss of each row's last prediction, (rows,), and the version of its model, (rows,)."""
     last = {int(one.entity): one for one in found.predictions()}
     outputs = np.array([last[row].score for row in range(len(found.labels))])
     chosen = loss_named(found.settings.learning.loss)
     labels = 2 * found.labels - 1 if chosen.classifies else found.labels
-    return np.asarray(chosen.value(outputs, labels)), np.array(
-        [last[row].model for row in range(len(labels))]
-    )
+    versions = np.array([last[row].model for row in range(len(labels))])
+    return np.asarray(chosen.value(outputs, labels)), versions
 
 
 def read(folder: Path, name: str, count: int, seed: int) -> KernelHistory:
     """So many rows of a set."""
-    kept = np.load(folder / f"{name}.npz")
-    labels = kept["y"].astype(float)
-    labels = (
-        (labels > 0).astype(float)
-        if len(np.unique(labels)) == 2
-        else (labels - labels.min()) / np.ptp(labels)
-    )
+    inputs, labels = data_set(folder, name)
+    if len(np.unique(labels)) == 2:
+        labels = (labels > 0).astype(float)
+    else:
+        labels = (labels - labels.min()) / np.ptp(labels)
     rows = np.random.default_rng(seed).permutation(len(labels))[:count]
-    return KernelHistory(kept["X"][rows].astype(float), labels[rows])
+    return KernelHistory(inputs[rows], labels[rows])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.history", description=__doc__)
-    parser.add_argument("--data", action="append", choices=SETS, help="a set; may be given several times")
-    parser.add_argument("--rows", type=int, default=4000)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of rows")
-    given = parser.parse_args()
-    if "STREAMFL_DATA" not in os.environ:
-        sys.exit("STREAMFL_DATA is not set: the folder with the data sets")
-    print("| set | way | loss | against simulate | by version 0 | seconds |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    given = arguments(
+        "fdskl.history",
+        __doc__,
+        data=several("a set", SETS),
+        rows=(4000, "of each"),
+        seed=(0, "of the order of rows"),
+    )
+    table = Markdown("set", "way", "loss", "against simulate", "by version 0", "seconds")
     for name in given.data or SETS:
-        history = read(Path(os.environ["STREAMFL_DATA"]), name, given.rows, given.seed)
-        at_once = KernelHistory(np.hstack(history.inputs), history.labels, catch_up_samples=0)
+        history = read(data_folder(), name, given.rows, given.seed)
+        at_once = KernelHistory(history.inputs, history.labels, catch_up_samples=0)
         promised = np.nan
         for way, run in (
             ("simulate", partial(simulated, history)),
@@ -129,16 +117,12 @@ def main() -> None:
             (f"history, a party {AWAY:g} s away", partial(of_history, history, AWAY)),
             ("history, at once", partial(of_history, at_once)),
         ):
-            found = run()
-            each, versions = losses(found)
-            loss = float(each[len(each) // 10 :].mean())
-            promised = loss if way == "simulate" else promised
-            figures = (
-                f"{loss:.4f} | {loss / promised - 1:+.1%} | {(versions == 0).sum():,} | "
-                f"{found.virtual_seconds:.1f}"
-            )
-            print(f"| {name} | {way} | {figures} |", flush=True)
-            found.close()
+            with closing(run()) as found:
+                each, versions = losses(found)
+                loss = float(each[len(each) // 10 :].mean())
+                promised = loss if way == "simulate" else promised
+                change, unlearnt = f"{loss / promised - 1:+.1%}", (versions == 0).sum()
+                table.add(name, way, f"{loss:.4f}", change, f"{unlearnt:,}", f"{found.virtual_seconds:.1f}")
 
 
 if __name__ == "__main__":

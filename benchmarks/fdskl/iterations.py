@@ -7,7 +7,6 @@ processor's own what is computed.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -16,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.commands import Markdown, arguments
+from benchmarks.fdskl.federations import federation_of, named
 from benchmarks.figures import size
-from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
-
-__all__ = ["MESSAGE_SECONDS", "PARTIES", "TOPOLOGIES", "IterationTime", "iteration_times", "picture"]
+from streamfl.fdskl.tools.federation import KernelFederation
+from streamfl.simulation.pictures import label_axes, new_picture
 
 TOPOLOGIES = ("tree", "star", "ring")
 PARTIES = size((2, 4, 8, 16), (2,))
@@ -66,71 +66,55 @@ def iteration_times(parties: int) -> Mapping[str, IterationTime]:
 
 
 def _federation(topology: str, parties: int) -> KernelFederation:
-    names = [f"p{number}" for number in range(parties)]
-    columns = [[f"{name}-{number}" for number in range(COLUMNS)] for name in names]
-    settings = settings_of_all(
-        names,
-        learning={
-            "solver": "sgd",
-            "bandwidth": 3.0,
-            "block_instances": INSTANCES,
-            "block_features": FEATURES,
-            "features_limit": KEPT,
-            "window": 4096,
-        },
+    columns = named({f"p{number}": COLUMNS for number in range(parties)})
+    learning = {
+        "solver": "sgd",
+        "bandwidth": 3.0,
+        "block_instances": INSTANCES,
+        "block_features": FEATURES,
+        "features_limit": KEPT,
+        "window": 4096,
+    }
+    generator = np.random.default_rng(0)
+    count = (WARM_UP + ITERATIONS) * INSTANCES
+    inputs = np.hstack([generator.normal(size=(count, COLUMNS)) for _ in columns])
+    return federation_of(
+        columns,
+        inputs,
+        (inputs[:, 0] * inputs[:, 1 - COLUMNS] > 0).astype(float),
+        MESSAGE_SECONDS,
+        learning=learning,
         aggregation={"topology": topology},
         alignment={"linger_ms": 0.0},
     )
-    generator = np.random.default_rng(0)
-    count = (WARM_UP + ITERATIONS) * INSTANCES
-    inputs = [generator.normal(size=(count, COLUMNS)) for _ in names]
-    labels = (inputs[0][:, 0] * inputs[-1][:, 1] > 0).astype(float)
-    return KernelFederation(settings, inputs, columns, labels, network_delay=MESSAGE_SECONDS)
 
 
 def picture(times: Mapping[int, Mapping[str, IterationTime]], path: Path) -> None:
     """Write both times over the number of parties to ``path``; the ending says the format."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    from streamfl.simulation.pictures import label_axes
-
-    figure, (messages, work) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure, (messages, work) = new_picture(2, 11, 4.2)
     for topology, mark in zip(TOPOLOGIES, ("o-", "s--", "^:"), strict=True):
-        messages.plot(list(times), [one[topology].virtual for one in times.values()], mark, label=topology)
-        work.plot(
-            list(times),
-            [1000 * one[topology].computed / count for count, one in times.items()],
-            mark,
-            label=topology,
-        )
+        found = {count: one[topology] for count, one in times.items()}
+        computed = [1000 * one.computed / count for count, one in found.items()]
+        messages.plot(list(times), [one.virtual for one in found.values()], mark, label=topology)
+        work.plot(list(times), computed, mark, label=topology)
     label_axes(messages, f"virtual seconds an iteration, a message {1000 * MESSAGE_SECONDS:g} ms", "parties")
     label_axes(work, "processor milliseconds an iteration and party", "parties")
     for axes in (messages, work):
         axes.set_ylim(bottom=0)
         axes.legend()
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def main() -> None:
     """Measure, print a table, and draw."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.iterations", description=__doc__)
-    parser.add_argument("--out", type=Path, help="where the picture is written; left out: none is")
-    path = parser.parse_args().out
+    out = {"type": Path, "help": "where the picture is written; left out: none is"}
+    path = arguments("fdskl.iterations", __doc__, out=out).out
     times = {}
-    print(
-        f"| q | {' | '.join(f'{one}: virtual s' for one in TOPOLOGIES)} | "
-        f"{' | '.join(f'{one}: ms' for one in TOPOLOGIES)} |"
-    )
-    print(f"| --- |{' --- |' * 2 * len(TOPOLOGIES)}")
+    table = Markdown("q", *(f"{one}: {what}" for what in ("virtual s", "ms") for one in TOPOLOGIES))
     for parties in PARTIES:
         times[parties] = found = iteration_times(parties)
-        virtual = " | ".join(f"{found[one].virtual:.2f}" for one in TOPOLOGIES)
-        computed = " | ".join(f"{1000 * found[one].computed / parties:.2f}" for one in TOPOLOGIES)
-        print(f"| {parties} | {virtual} | {computed} |", flush=True)
+        virtual = [f"{found[one].virtual:.2f}" for one in TOPOLOGIES]
+        table.add(parties, *virtual, *(f"{1000 * found[one].computed / parties:.2f}" for one in TOPOLOGIES))
     if path is not None:
         picture(times, path)
 

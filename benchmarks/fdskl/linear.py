@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from streamfl.fdskl.learning.losses import MarginLoss
 
-__all__ = ["svrg"]
-
-Floats = NDArray[np.float64]
 BATCH = 32
 
 

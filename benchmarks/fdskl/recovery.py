@@ -7,18 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
+from benchmarks.commands import Floats
 from streamfl.fdskl.sums.circle import from_circle
 
-__all__ = [
-    "distances_of_phases",
-    "explained",
-    "from_known_rows",
-    "solved_differences",
-    "solved_from_the_first",
-    "up_to_an_affine_map",
-]
-
-Floats = NDArray[np.float64]
 TURN = 2 * np.pi
 # A kernel's value below this is lost in the error of its mean over features.
 LEAST_KERNEL = 0.02
@@ -41,9 +32,14 @@ def distances_of_phases(phases: Floats, bandwidth: float) -> Floats:
 
     phases: (instances, features), radians.
     """
-    circle = np.exp(1j * phases)
-    kernel = ((circle @ circle.conj().T).real / phases.shape[1])[np.triu_indices(len(phases), 1)]
+    kernel = _kernel(phases)[np.triu_indices(len(phases), 1)]
     return np.asarray(bandwidth * np.sqrt(-2 * np.log(np.clip(kernel, LEAST_KERNEL, 1))))
+
+
+def _kernel(phases: Floats) -> Floats:
+    """The mean over features of cos(theta_a - theta_c), which is the kernel: (instances, instances)."""
+    circle = np.exp(1j * phases)
+    return np.asarray((circle @ circle.conj().T).real / phases.shape[1])
 
 
 def solved_from_the_first(phases: Floats, frequencies: Floats) -> Floats:
@@ -54,8 +50,7 @@ def solved_from_the_first(phases: Floats, frequencies: Floats) -> Floats:
     phases: (instances, features), radians.
     frequencies: (features, columns).
     """
-    circle = np.exp(1j * phases)
-    far = 2 - (circle @ circle.conj().T).real / phases.shape[1]
+    far = 2 - _kernel(phases)
     order, before = breadth_first_order(minimum_spanning_tree(far), 0, directed=False)
     steps = _wrapped(phases[order[1:]] - phases[before[order[1:]]])
     result = np.zeros((len(phases), frequencies.shape[1]))
@@ -83,8 +78,7 @@ def up_to_an_affine_map(
     by the planes.
     tries: how often the turns are told again from better places.
     """
-    circle = np.exp(1j * phases)
-    kernel = (circle @ circle.conj().T).real / phases.shape[1]
+    kernel = _kernel(phases)
     middle = int(np.argmax(np.median(kernel, axis=0)))
     near = np.argsort(-kernel[middle])[: max(round(core * len(phases)), 3 * columns)]
     distances = -2 * bandwidth**2 * np.log(np.clip(kernel[np.ix_(near, near)], LEAST_KERNEL, 1))
@@ -94,18 +88,21 @@ def up_to_an_affine_map(
     # The first of those near the middle is the middle: the turns are told from there outwards.
     wrapped = _wrapped(phases - phases[middle])
     for _ in range(tries):
-        slopes, planes = _unwrapped(wrapped[near], places - places[0])
-        rest = np.abs(planes - (places - places[0]) @ slopes).max(axis=0)
-        # The better half of the features, or all that are planes.
-        plane = rest <= max(float(np.median(rest)), 1e-6)
+        slopes, planes, plane = _planes(wrapped[near], places)
         left, sizes, _ = np.linalg.svd(planes[:, plane], full_matrices=False)
         places = left[:, :columns] * sizes[:columns]
         if plane.all():
             break
-    slopes, planes = _unwrapped(wrapped[near], places - places[0])
-    rest = np.abs(planes - (places - places[0]) @ slopes).max(axis=0)
-    plane = rest <= max(float(np.median(rest)), 1e-6)
+    slopes, _, plane = _planes(wrapped[near], places)
     return solved_from_the_first(phases[:, plane], slopes[:, plane].T)
+
+
+def _planes(phases: Floats, places: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Slopes and phases of :func:`_unwrapped`, and which are planes: the better half of the features, or all
+    that are."""
+    slopes, planes = _unwrapped(phases, places - places[0])
+    rest = np.abs(planes - (places - places[0]) @ slopes).max(axis=0)
+    return slopes, planes, rest <= max(float(np.median(rest)), 1e-6)
 
 
 def from_known_rows(places: Floats, truth: Floats, known: int) -> Floats:

@@ -7,23 +7,16 @@ history is there at once.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 
-from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
+from benchmarks.commands import Markdown
+from benchmarks.fdskl.federations import federation_of, named
 
-__all__ = ["federation", "first_model", "main"]
-
-PARTIES, COLUMNS = ("a", "b", "c"), (("a0", "a1"), ("b0",), ("c0", "c1"))
+COLUMNS = named({"a": 2, "b": 1, "c": 2})
 ENTITIES, STEP = 4000, 0.02
 RATES, HISTORIES = (0.1, 1.0, 10.0, 100.0, 1000.0), (100, 1000, 4000)
-
-
-def federation(entities: int) -> KernelFederation:
-    """Three parties with columns of so many entities."""
-    whole = np.random.default_rng(8).normal(size=(entities, 5))
-    settings = settings_of_all(PARTIES, federation={"seed": 3})
-    labels = (whole[:, 0] * whole[:, 2] > 0).astype(float)
-    return KernelFederation(settings, [whole[:, :2], whole[:, 2:3], whole[:, 3:]], COLUMNS, labels)
 
 
 def first_model(rate: float, history: int = 0) -> tuple[float, int, int]:
@@ -33,9 +26,11 @@ def first_model(rate: float, history: int = 0) -> tuple[float, int, int]:
     rate: entities a second.
     history: entities that are there at the beginning.
     """
-    found = federation(history + ENTITIES)
+    whole = np.random.default_rng(8).normal(size=(history + ENTITIES, 5))
+    labels = (whole[:, 0] * whole[:, 2] > 0).astype(float)
+    found = federation_of(COLUMNS, whole, labels, federation={"seed": 3})
     begin, written, together = found.now, 0, max(1, round(rate * STEP))
-    try:
+    with closing(found):
         while not found.held.model.version:
             coming = range(written, max(history, written + together))
             found.write_samples(coming)
@@ -48,16 +43,14 @@ def first_model(rate: float, history: int = 0) -> tuple[float, int, int]:
                 # It stops early where nothing is waited for.
                 found.now = till
         return found.now - begin, written, found.active.partition(0).standardisation.seen
-    finally:
-        found.close()
 
 
 def main() -> None:
-    print("| history | entities a second | seconds to the first model | labels by then | standardised by |")
-    print("| --- | --- | --- | --- | --- |")
+    heads = ("seconds to the first model", "labels by then", "standardised by")
+    table = Markdown("history", "entities a second", *heads)
     for history, rate in [*((0, rate) for rate in RATES), *((history, 0.1) for history in HISTORIES)]:
         seconds, labels, entities = first_model(rate, history)
-        print(f"| {history:,} | {rate:g} | {seconds:.1f} | {labels:,} | {entities:,} |", flush=True)
+        table.add(f"{history:,}", f"{rate:g}", f"{seconds:.1f}", f"{labels:,}", f"{entities:,}")
 
 
 if __name__ == "__main__":

@@ -7,34 +7,30 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import pairwise, takewhile
+from typing import Any
 
 import msgspec
 import numpy as np
 from fdskl.proof.direct import Party, learn
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.structs import OffsetAndMetadata
-from numpy.typing import NDArray
+from kafka import KafkaProducer
 
 from benchmarks import end_to_end
 from benchmarks.broker import running_broker
+from benchmarks.fdskl.federations import federation_of, named, rows_by_iteration, show
 from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_times
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.contract.channels import TopicSpec
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.learning.schedule import ends_of_iterations
+from streamfl.fdskl.learning.section import KernelLearningSection
 from streamfl.fdskl.messages import PHASES, FeatureRange, Round
 from streamfl.fdskl.sums.circle import to_circle
 from streamfl.fdskl.sums.contributions import Contributions
 from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.sums.keystream import Keystream
-from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.runtime.bus import Bus, Outgoing, connect
-
-__all__ = ["measure"]
 
 # A round as predictions have it: so many entities of so many features fit into a record.
 ENTITIES, FEATURES, COLUMNS, REPEATS = 120, 2048, 30, size(40, 1)
@@ -86,77 +82,66 @@ def measure() -> Iterator[Figure]:
 def _masked_sums() -> Iterator[Figure]:
     """A party's part of a round, from columns to the numbers that it sends, beside the same without any
     mask."""
-    names = [f"column {number}" for number in range(COLUMNS)]
-    rows = np.random.default_rng(0).normal(size=(ENTITIES, COLUMNS))
-    ranges = [FeatureRange(0, FEATURES)]
-    entities = [f"entity-{number}" for number in range(ENTITIES)]
-    density = SpectralDensity("gaussian", BANDWIDTH)
     for parties in (2, 4, 8):
-        party = {
-            "federation": {"name": "bench", "parties": [str(number) for number in range(parties)]},
-            "role": {"kind": "fdskl-worker"},
-            "party": {"name": "1"},
-            "samples": {"topic": "samples", "features": names},
-        }
-        parts = Contributions(FdsklSettings.model_validate(party), SECRET, "", 0)
-        announced = Round(VERSION, 0, "bank", [0] * parties, 0, PHASES, BANDWIDTH, ranges, entities)
-        secrets = {peer: bytes([peer + 1]) * 32 for peer in range(parties) if peer != 1}
-        drawn = Frequencies(density, names, 0, SECRET, parties, 1, 0)
-        block = np.empty(32_768, np.uint32)
-
-        def whole(
-            number: int,
-            parts: Contributions = parts,
-            announced: Round = announced,
-            secrets: dict[int, bytes] = secrets,
-        ) -> None:
-            parts.numbers(announced, b"round %d" % number, secrets, rows)
-
-        def array_work(number: int, drawn: Frequencies = drawn) -> None:
-            to_circle(drawn.partial_phases(rows, [(0, FEATURES)]), 32)
-
-        def streams(number: int, peers: int = parties - 1, block: NDArray[np.uint32] = block) -> None:
-            for peer in range(peers):
-                stream = Keystream(bytes([peer, number]) * 16, 32)
-                for start in range(0, ENTITIES * FEATURES, len(block)):
-                    stream.fill(block[: ENTITIES * FEATURES - start])
-
-        own, alone, cipher = best_seconds([whole, array_work, streams], REPEATS)
+        own, alone, cipher = best_seconds(_of_a_round(parties), REPEATS)
         who = f"fdskl, masked sums, q = {parties}"
         yield Figure(f"{who}: phases/s a worker", ENTITIES * FEATURES / own, "1/s")
         yield Figure(f"{who}: against the array work alone", alone / own, "x", goal=SUM_GOAL)
         yield Figure(f"{who}: against the array work and the cipher alone", (alone + cipher) / own, "x")
 
 
+def _of_a_round(parties: int) -> list[Callable[[int], None]]:
+    """A party's part, its array work alone, and its peers' keystreams alone."""
+    names = [f"column {number}" for number in range(COLUMNS)]
+    rows = np.random.default_rng(0).normal(size=(ENTITIES, COLUMNS))
+    entities = [f"entity-{number}" for number in range(ENTITIES)]
+    party = {
+        "federation": {"name": "bench", "parties": [str(number) for number in range(parties)]},
+        "role": {"kind": "fdskl-worker"},
+        "party": {"name": "1"},
+        "samples": {"topic": "samples", "features": names},
+    }
+    parts = Contributions(FdsklSettings.model_validate(party), SECRET, "", 0)
+    ranges = [FeatureRange(0, FEATURES)]
+    announced = Round(VERSION, 0, "bank", [0] * parties, 0, PHASES, BANDWIDTH, ranges, entities)
+    secrets = {peer: bytes([peer + 1]) * 32 for peer in range(parties) if peer != 1}
+    drawn = Frequencies(SpectralDensity("gaussian", BANDWIDTH), names, 0, SECRET, parties, 1, 0)
+    block = np.empty(32_768, np.uint32)
+
+    def whole(number: int) -> None:
+        parts.numbers(announced, b"round %d" % number, secrets, rows)
+
+    def array_work(number: int) -> None:
+        to_circle(drawn.partial_phases(rows, [(0, FEATURES)]), 32)
+
+    def streams(number: int) -> None:
+        for peer in range(parties - 1):
+            stream = Keystream(bytes([peer, number]) * 16, 32)
+            for start in range(0, ENTITIES * FEATURES, len(block)):
+                stream.fill(block[: ENTITIES * FEATURES - start])
+
+    return [whole, array_work, streams]
+
+
 def _in_one_process() -> Iterator[Figure]:
     """Three parties, their workers and the memory bus, beside the same features, predictions and solves in
     arrays of one table."""
-    names = [f"p{number}" for number in range(len(SPLIT))]
-    columns = [
-        [f"{name}-{number}" for number in range(count)] for name, count in zip(names, SPLIT, strict=True)
-    ]
+    columns = named({f"p{number}": count for number, count in enumerate(SPLIT)})
     whole = np.random.default_rng(0).normal(size=(SHOWN, sum(SPLIT)))
     labels = (np.sin(2 * whole[:, 0]) + whole[:, 9] * whole[:, 17] > 0).astype(float)
-    inputs = np.split(whole, np.cumsum(SPLIT)[:-1], axis=1)
-    settings = settings_of_all(names, standardisation={"columns": False})
-    learning = settings.learning
-    due = takewhile(
-        lambda end: end < SHOWN, ends_of_iterations(learning.first_block, learning.block_instances)
-    )
-    ends = [0, *due, SHOWN]
+    learning = KernelLearningSection()
     parties = [
         Party(own, rows, bytes([number]) * 32)
-        for number, (own, rows) in enumerate(zip(columns, inputs, strict=True))
+        for number, (own, rows) in enumerate(
+            zip(columns.values(), np.split(whole, np.cumsum(SPLIT)[:-1], axis=1), strict=True)
+        )
     ]
     ours, arrays = [], []
     for _ in range(2):
-        with closing(KernelFederation(settings, inputs, columns, labels)) as federation:
+        with closing(federation_of(columns, whole, labels, standardisation={"columns": False})) as federation:
             began = time.process_time()
-            for begin, end in pairwise(ends):
-                federation.write_samples(range(begin, end))
-                federation.run()
-                federation.write_labels(range(begin, end))
-                federation.run()
+            for rows in rows_by_iteration(learning, SHOWN):
+                show(federation, rows)
             ours.append(time.process_time() - began)
         began = time.process_time()
         learn(parties, 2 * labels - 1, learning, bits=32)
@@ -207,36 +192,16 @@ def _write(bus: Bus, numbers: range, kind: str, topics: tuple[str, ...]) -> None
 
 
 def _bare_rate(address: str, bus: Bus) -> float:
-    """Rows a second: phases of each poll, whole numbers in records as large as a round's; a transaction each
-    100 ms."""
-    producer = KafkaProducer(bootstrap_servers=address, transactional_id="bare", max_request_size=4_000_000)
-    producer.init_transactions()
-    consumer = KafkaConsumer(
-        "bare",
-        bootstrap_servers=address,
-        group_id="bare",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
+    """Rows a second: phases of each poll, whole numbers in records as large as a round's."""
     generator, decode = np.random.default_rng(0), msgspec.json.Decoder(dict[str, list[float]]).decode
     frequencies = generator.normal(size=(BROKER_COLUMNS, FEATURES)) / BANDWIDTH
     offsets = generator.uniform(0, 2 * math.pi, FEATURES)
-    taken = 0
-    while taken < COUNTED:
-        positions: dict[TopicPartition, OffsetAndMetadata] = {}
-        deadline = time.monotonic() + end_to_end.COMMIT_SECONDS
-        producer.begin_transaction()
-        while time.monotonic() < deadline:
-            for place, records in consumer.poll(timeout_ms=20, max_records=ENTITIES).items():
-                rows = np.array([decode(record.value)["bare"] for record in records])
-                producer.send("numbers", value=to_circle(rows @ frequencies + offsets, 32).tobytes())
-                positions[place] = OffsetAndMetadata(records[-1].offset + 1, "", -1)
-                taken += len(records)
-        if positions:
-            producer.send_offsets_to_transaction(positions, consumer.group_metadata())
-        producer.commit_transaction()
-    consumer.close()
-    producer.close()
+
+    def send_phases(producer: KafkaProducer, records: list[Any]) -> None:
+        rows = np.array([decode(record.value)["bare"] for record in records])
+        producer.send("numbers", value=to_circle(rows @ frequencies + offsets, 32).tobytes())
+
+    end_to_end.bare_loop(address, "bare", COUNTED, send_phases, ENTITIES)
     found = [(record.timestamp, len(record.value or b"") // (4 * FEATURES)) for record in bus.read("numbers")]
     # What the first record holds was computed before it.
     return (sum(rows for _, rows in found) - found[0][1]) / end_to_end.span([at for at, _ in found])

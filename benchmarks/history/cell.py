@@ -8,34 +8,25 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.broker import running_broker
+from benchmarks.commands import Floats
 from benchmarks.end_to_end import span
-from benchmarks.history.bus import bus_at
 from benchmarks.history.deployment import LOOK_SECONDS, Deployment
 from benchmarks.history.tables import CLIENT, LABEL, write_table
-
-__all__ = [
-    "CLIENTS_RATE",
-    "SERVERS",
-    "WAYS",
-    "Cell",
-    "Comparison",
-    "Measured",
-    "Promised",
-    "measure_cell",
-    "simulated",
-]
 
 WAYS = ("history", "paced")
 # Records a second of each client that come live.
 CLIENTS_RATE = 5.0
-SERVERS = ("always", "never", "half")
+# After so many seconds the predictions that there are count, and no more are waited for.
+PATIENCE = 180.0
 
 
 @dataclass(frozen=True)
@@ -45,11 +36,9 @@ class Cell:
     data: a table's name.
     way: ``history``: all records lie in the topic before the workers start; ``paced``: so many records a
     second (rate) come to workers that serve.
-    server: it runs always, never, or until half of the predictions are out.
+    server: whether it runs.
     settings: as ``init --set`` takes them.
     seed: of the table's rows and of the federation.
-    workers: processes of clients.
-    patience: after so many seconds the predictions that there are count, and no more are waited for.
     """
 
     data: str
@@ -57,12 +46,9 @@ class Cell:
     samples: int
     way: str = "history"
     rate: float = 200.0
-    server: str = "always"
+    server: bool = True
     settings: tuple[str, ...] = ()
     seed: int = 0
-    workers: int = 1
-    partitions: int = 4
-    patience: float = 180.0
 
 
 @dataclass
@@ -86,7 +72,6 @@ class Measured:
     prediction to the last. seconds: from the start of the workers of clients to the last prediction.
     processor: seconds that those workers took.
     missing: samples without a prediction.
-    by_tenth: the error of each tenth.
     """
 
     mse: float
@@ -98,7 +83,6 @@ class Measured:
     seconds: float
     processor: float
     missing: int
-    by_tenth: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -114,12 +98,8 @@ class Comparison:
         return float(np.mean([getattr(one, name) for one in self.runs]))
 
     def promised(self, name: str) -> float:
-        """Of a figure of ``simulate``; NaN where it was left out."""
-        return (
-            float(np.mean([getattr(one, name) for one in self.simulations]))
-            if self.simulations
-            else float("nan")
-        )
+        """Of a figure of ``simulate``."""
+        return float(np.mean([getattr(one, name) for one in self.simulations]))
 
     @property
     def error(self) -> float:
@@ -139,22 +119,38 @@ class Comparison:
         return abs(self.mean("mse_half") - told) / max(0.05 * told, 0.01 * self.mean("variance"))
 
 
-def measure_cell(cell: Cell, bus: str, program: Path) -> Measured:
+def measure_cell(cell: Cell, bus: str) -> Measured:
     """Run the deployment on a bus of its own, for all deployments have the same topics, and print a line of
     it on stderr."""
-    with bus_at(bus) as url, tempfile.TemporaryDirectory(prefix="streamfl-history-") as name:
+    with bus_at(bus) as url, deployed(cell, url) as (deployment, labels):
+        began, processor = _run(deployment, cell)
+        found = _measured(deployment, labels, began, processor)
+    server = "with the server" if cell.server else "no server"
+    _tell(f"{cell.data} {bus} {cell.way}, {server}, seed {cell.seed}", found)
+    return found
+
+
+@contextmanager
+def bus_at(name: str) -> Iterator[str | None]:
+    """The address of a bus of this name: a broker of its own, or None for SQLite, which lies in a folder of
+    the run's own."""
+    if name == "sqlite":
+        yield None
+    else:
+        with running_broker() as broker:
+            yield f"{name}://{broker.address}"
+
+
+@contextmanager
+def deployed(cell: Cell, url: str | None = None) -> Iterator[tuple[Deployment, Floats]]:
+    """A federation with the cell's table, and its labels."""
+    with tempfile.TemporaryDirectory(prefix="streamfl-history-") as name:
         folder = Path(name)
         table = folder / "readings.csv"
         labels = write_table(cell.data, cell.clients, cell.samples, cell.seed, table)
         where = url or f"sqlite://{folder / 'plant.db'}"
-        deployment = Deployment(folder, table, where, program, cell.settings, cell.partitions, cell.seed)
-        try:
-            began, processor = _run(deployment, cell)
-            found = _measured(deployment, labels, began, processor)
-        finally:
-            deployment.close()
-    _tell(f"{cell.data} {bus} {cell.way}, server {cell.server}, seed {cell.seed}", found)
-    return found
+        with closing(Deployment(folder, table, where, cell.settings, cell.seed)) as deployment:
+            yield deployment, labels
 
 
 def _tell(what: str, one: Measured) -> None:
@@ -175,22 +171,17 @@ def _run(deployment: Deployment, cell: Cell) -> tuple[float, float]:
     if cell.way == "history":
         deployment.write()
     began = time.time()
-    if cell.server != "never":
+    if cell.server:
         deployment.start("server")
-    for _ in range(cell.workers):
-        deployment.start("client")
+    deployment.start("client")
     writer = None
     if cell.way == "paced":
         deployment.wait_until_serving()
         began = time.time()
         writer = deployment.writing(cell.rate)
     total = cell.clients * cell.samples
-    stop_at = total // 2 if cell.server == "half" else total + 1
-    deadline = began + cell.patience + (total / cell.rate if writer else 0.0)
-    while (done := deployment.look()) < total and time.time() < deadline:
-        if done >= stop_at:
-            deployment.stop("server")
-            stop_at = total + 1
+    deadline = began + PATIENCE + (total / cell.rate if writer else 0.0)
+    while deployment.look() < total and time.time() < deadline:
         time.sleep(LOOK_SECONDS)
     if writer is not None:
         writer.terminate()
@@ -198,9 +189,7 @@ def _run(deployment: Deployment, cell: Cell) -> tuple[float, float]:
     return began, deployment.stop("client")
 
 
-def _measured(
-    deployment: Deployment, labels: NDArray[np.float64], began: float, processor: float
-) -> Measured:
+def _measured(deployment: Deployment, labels: Floats, began: float, processor: float) -> Measured:
     samples, clients = labels.shape
     predictions = np.full((samples, clients), np.nan)
     versions = np.zeros((samples, clients), dtype=int)
@@ -230,33 +219,19 @@ def _measured(
         seconds=max(times, default=np.nan) - began,
         processor=processor,
         missing=int((~made).sum()),
-        by_tenth=[float(np.nanmean(part)) for part in np.array_split(errors, min(10, samples))],
     )
 
 
-def simulated(cell: Cell, program: Path) -> Promised:
+def simulated(cell: Cell) -> Promised:
     """What ``streamfl simulate`` says with the same file, on the same rows."""
-    with tempfile.TemporaryDirectory(prefix="streamfl-history-") as name:
-        folder = Path(name)
-        table = folder / "readings.csv"
-        write_table(cell.data, cell.clients, cell.samples, cell.seed, table)
-        deployment = Deployment(
-            folder,
-            table,
-            f"sqlite://{folder / 'plant.db'}",
-            program,
-            cell.settings,
-            cell.partitions,
-            cell.seed,
-        )
+    with deployed(cell) as (deployment, _):
         began = time.monotonic()
         told = deployment.command(
-            "simulate", "client.toml", "--data", str(table), "--label", LABEL, "--client-column", CLIENT,
+            "simulate", "client.toml", "--data", "readings.csv", "--label", LABEL, "--client-column", CLIENT,
             "--trace", "trace", "--format", "json",
         )  # fmt: skip
         figures: dict[str, Any] = json.loads(told)
-        deployment.close()
-        with np.load(folder / "trace" / "trace.npz") as trace:
+        with np.load(deployment.folder / "trace" / "trace.npz") as trace:
             unit = float(trace["label_unit"]) ** 2
             errors, local = np.square(trace["published"] - trace["labels"]), trace["local_squared_errors"]
         half = len(errors) // 2

@@ -13,8 +13,6 @@ from benchmarks.history.tables import CLIENT, LABEL
 from benchmarks.processes import Processes
 from streamfl.runtime.bus import connect
 
-__all__ = ["Deployment", "Predicted"]
-
 NAME = "plant"
 LOOK_SECONDS = 0.25
 
@@ -32,54 +30,27 @@ class Predicted(msgspec.Struct):
 class Deployment(Processes):
     """One federation on one bus, in a folder of its own.
 
-    program: the command ``streamfl``, which may be another checkout's.
     settings: keys as ``init --set`` takes them.
-    partitions: of the topic of the samples.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        table: Path,
-        url: str,
-        program: Path,
-        settings: Sequence[str],
-        partitions: int,
-        seed: int,
-    ) -> None:
-        super().__init__(folder, program)
+    def __init__(self, folder: Path, table: Path, url: str, settings: Sequence[str], seed: int) -> None:
+        super().__init__(folder)
         self._table = table
         self._bus = connect(url)
         self._read: dict[int, int] = {}
         self.predictions: list[Predicted] = []
-        common = [
-            "--from-file",
-            str(table),
-            "--url",
-            url,
-            "--federation",
-            NAME,
-            "--client",
-            CLIENT,
-            "--label",
-            LABEL,
-        ]
+        named = f"--federation {NAME} --client {CLIENT} --label {LABEL}"
+        common = ["--from-file", str(table), "--url", url, *named.split()]
         for setting in (f"federation.seed={seed}", *settings):
             common += ["--set", setting]
         self.command("init", "client.toml", *common)
         self.command("init", "server.toml", *common, "--role", "pofmkl-server")
-        self.command("topics", "client.toml", "--create-inputs", "--partitions", str(partitions))
+        self.command("topics", "client.toml", "--create-inputs", "--partitions", "4")
         self.command("topics", "server.toml", "--create")
 
-    def write(self, limit: int | None = None) -> None:
+    def write(self) -> None:
         """Write the table's rows to the topic, as fast as they go."""
-        self.command(
-            "replay",
-            "client.toml",
-            "--data",
-            str(self._table),
-            *([] if limit is None else ["--limit", str(limit)]),
-        )
+        self.command("replay", "client.toml", "--data", str(self._table))
 
     def writing(self, rate: float) -> subprocess.Popen[bytes]:
         """A process that writes so many rows a second."""
@@ -88,7 +59,7 @@ class Deployment(Processes):
     def look(self) -> int:
         """Read the predictions that came since; how many there are by now. RuntimeError if a worker has
         ended."""
-        self.check("client")
+        self.check()
         topic = f"{NAME}.predictions"
         for partition in range(self._bus.describe([topic])[topic].partitions):
             for record in self._bus.read_from(topic, partition, self._read.get(partition, 0)):

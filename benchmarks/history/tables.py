@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from river import datasets
 from sklearn.datasets import load_diabetes, make_friedman1
 
-from benchmarks.accuracy_runs import load_streams
-
-__all__ = ["CLIENT", "FILES", "LABEL", "TABLES", "Shape", "write_table"]
+from benchmarks.commands import Floats
 
 CLIENT, LABEL = "device", "y"
 METERS = 30
-Rows = tuple[NDArray[np.float64], NDArray[np.float64]]
+Rows = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -46,18 +41,8 @@ def _diabetes(count: int, seed: int) -> Rows:
 
 def _trump(count: int, seed: int) -> Rows:
     """1,001 days of polls in the order of time, which is the same for every seed."""
-    rows = list(datasets.TrumpApproval().take(count))
-    return np.array([list(inputs.values()) for inputs, _ in rows], dtype=float), np.array(
-        [label for _, label in rows]
-    )
-
-
-def _planes(count: int, seed: int) -> Rows:
-    """River's made data: ten inputs of few values, two planes, and noise."""
-    rows = list(datasets.synth.Planes2D(seed=seed).take(count))
-    return np.array([list(inputs.values()) for inputs, _ in rows], dtype=float), np.array(
-        [label for _, label in rows]
-    )
+    inputs, labels = zip(*datasets.TrumpApproval().take(count), strict=True)
+    return np.array([list(one.values()) for one in inputs], dtype=float), np.array(labels)
 
 
 def _meters(count: int, seed: int) -> Rows:
@@ -82,54 +67,25 @@ TABLES: dict[str, tuple[Callable[[int, int], Rows], Shape]] = {
     "friedman": (_friedman, Shape(40, 100)),
     "diabetes": (_diabetes, Shape(10, 44)),
     "trump": (_trump, Shape(10, 100)),
-    "planes": (_planes, Shape(40, 100)),
     "meters": (_meters, Shape(METERS, 200)),
 }
-FILES = {
-    "naval": Shape(40, 200),
-    "air": Shape(40, 200),
-    "bike_hour": Shape(40, 200),
-    "uji": Shape(40, 200),
-    "parkinsons_telemonitoring": Shape(40, 130),
-}
 
 
-def write_table(name: str, clients: int, samples: int, seed: int, path: Path) -> NDArray[np.float64]:
+def write_table(name: str, clients: int, samples: int, seed: int, path: Path) -> Floats:
     """Write the rows as CSV, the t-th samples of all clients before the next ones, and return the labels
-    (samples, clients).
-
-    ValueError if the table has too few rows, or lies in STREAMFL_DATA and that is not set.
-    """
-    if name in FILES:
-        folder = os.environ.get("STREAMFL_DATA")
-        if not folder:
-            raise ValueError(
-                f"{name}: the environment variable STREAMFL_DATA has to name the folder with its file and "
-                "streams.py"
-            )
-        dealt, answers, note = load_streams(Path(folder)).make(name, clients, samples, seed, Path(folder))
-        if note:
-            raise ValueError(f"{name}: {note}")
-        inputs, labels = dealt.swapaxes(0, 1), answers.T
-    else:
-        make, _ = TABLES[name]
-        rows, answers = make(clients * samples, seed)
-        if len(answers) < clients * samples:
-            raise ValueError(
-                f"{name} has {len(answers)} rows: {clients} clients x {samples} samples are too many"
-            )
-        inputs, labels = rows.reshape(samples, clients, -1), answers.reshape(samples, clients)
-    _write(path, inputs, labels)
-    return np.asarray(labels, dtype=np.float64)
-
-
-def _write(path: Path, inputs: NDArray[Any], labels: NDArray[Any]) -> None:
-    samples, clients, dimension = inputs.shape
+    (samples, clients). ValueError if the table has too few rows."""
+    make, _ = TABLES[name]
+    rows, answers = make(clients * samples, seed)
+    if len(answers) < clients * samples:
+        raise ValueError(
+            f"{name} has {len(answers)} rows: {clients} clients x {samples} samples are too many"
+        )
+    inputs, labels = rows.reshape(samples, clients, -1), answers.reshape(samples, clients)
+    heads = [CLIENT, *(f"x{number}" for number in range(inputs.shape[-1])), LABEL]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([CLIENT, *(f"x{number}" for number in range(dimension)), LABEL])
-        for step in range(samples):
-            for client in range(clients):
-                writer.writerow(
-                    [f"{CLIENT}-{client}", *inputs[step, client].tolist(), float(labels[step, client])]
-                )
+        writer.writerow(heads)
+        for own, told in zip(inputs.tolist(), labels.tolist(), strict=True):
+            for client, (row, label) in enumerate(zip(own, told, strict=True)):
+                writer.writerow([f"{CLIENT}-{client}", *row, float(label)])
+    return np.asarray(labels, dtype=np.float64)

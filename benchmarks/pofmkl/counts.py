@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from benchmarks.counts import Meter
-from benchmarks.federation import Clock, new_worker
+from benchmarks.federation import Clock, make_topics, new_worker, sample_records
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-
-__all__ = ["WORKLOADS"]
 
 DIMENSION, PARTITIONS, POLL = 14, 4, 600
 # Polls before the count begins, in which clients get their seats, and counted ones.
@@ -35,27 +27,10 @@ def _settings(kind: str, clients: int, learning: Mapping[str, Any]) -> PofmklSet
     )
 
 
-def _poll(number: int, clients: int) -> list[Outgoing]:
-    """As many samples of each client as of any other."""
-    generator, encode = np.random.default_rng(number), msgspec.json.Encoder().encode
-    rows = generator.random((POLL, DIMENSION + 1)).round(6).tolist()
-    names = [*(f"x{i}" for i in range(DIMENSION)), "y"]
-    return [
-        Outgoing("samples", f"client-{index % clients}".encode(), encode(dict(zip(names, row, strict=True))))
-        for index, row in enumerate(rows)
-    ]
-
-
 def _run(name: str, samples_a_poll: int, learning: Mapping[str, Any], meter: Meter) -> None:
     """Both workers take turns. samples_a_poll: of a client."""
     clock, bus, clients = Clock(), MemoryBus(), POLL // samples_a_poll
-    settings = _settings("pofmkl-client", clients, learning)
-    bus.create(
-        [
-            replace(topic, partitions=topic.partitions or PARTITIONS)
-            for topic in find_kind("pofmkl-client").topics(settings)
-        ]
-    )
+    make_topics(bus, _settings("pofmkl-client", clients, learning), PARTITIONS)
     client, server = (
         new_worker(_settings(kind, clients, learning), bus, clock)
         for kind in ("pofmkl-client", "pofmkl-server")
@@ -66,7 +41,7 @@ def _run(name: str, samples_a_poll: int, learning: Mapping[str, Any], meter: Met
         if number == BEFORE + 1:
             meter.begin()
         # The first step of each joins its group.
-        bus.write(_poll(number, clients) if number else [])
+        bus.write(list(sample_records(POLL if number else 0, clients, DIMENSION, number)))
         client.step(0.0)
         server.step(0.0)
         # Without a new model an upload is due after a second, two polls.

@@ -7,8 +7,6 @@ from functools import cache
 
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, generate_key
 
-__all__ = ["GUEST_SECRET", "HOST_SECRET", "LINK_SECRET", "key_of"]
-
 HOST_SECRET, GUEST_SECRET, LINK_SECRET = (bytes([number]) * 32 for number in (1, 2, 3))
 
 

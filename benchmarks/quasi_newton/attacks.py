@@ -31,8 +31,6 @@ from benchmarks.quasi_newton.label_attacks import (
 from benchmarks.quasi_newton.name_attacks import a_bit_of_each_name, names_tried_out, rate_of_trying
 from benchmarks.quasi_newton.score_attacks import columns_of_a_customer, weights_of_the_host
 
-__all__ = ["ATTACKS"]
-
 ATTACKS: Attacks = {
     function.__name__: function
     for function in (

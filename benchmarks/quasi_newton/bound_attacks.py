@@ -18,8 +18,6 @@ from streamfl.quasi_newton.learning.own_columns import PRODUCTS, check_sums
 from streamfl.quasi_newton.learning.taylor import loss_from_products
 from streamfl.quasi_newton.training.coordinator import UNTOLD
 
-__all__ = ["numbers_beyond_the_bounds", "others_in_the_place_of_sums"]
-
 ROWS, COLUMNS, TRIES = 100, 10, 100
 NUMBERS = kinds(2, ROWS, ROWS)
 UNIT = 2.0**NUMBERS.inner_products.fraction_bits

@@ -23,17 +23,6 @@ from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.encryption.products import add_plain
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext, SecretRandomness
 
-__all__ = [
-    "bare_plaintext",
-    "exponents",
-    "quotient",
-    "redone",
-    "residuals_divided",
-    "signed",
-    "the_brokers_records",
-    "the_same_work_with_other_numbers",
-]
-
 ROWS, SEED = 1000, 4
 NUMBERS = kinds(2, 300, 300)
 AT_HOST = RandomnessContext("credit", "1", "host", 0, "outputs")

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import kstwobign
 
 from benchmarks.attacks import Attack
+from benchmarks.commands import Floats
 from benchmarks.quasi_newton.attacked import GUEST_SECRET, HOST_SECRET, key_of
 from benchmarks.quasi_newton.gradient_attacks import make
 from streamfl.quasi_newton.encryption.encryptor import Encryptor
@@ -25,9 +25,6 @@ from streamfl.quasi_newton.learning.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
-__all__ = ["Heard", "alike", "distance_from_uniform", "followed", "slots_of"]
-
-Floats = NDArray[np.float64]
 LEARNING = DescentSettings(batch=300, memory=6, epochs=20, tolerance=0.0)
 SECRETS = (GUEST_SECRET, HOST_SECRET)
 ROWS, COLUMNS, RUNS = 1_200, 6, 16

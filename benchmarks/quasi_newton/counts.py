@@ -24,8 +24,6 @@ from streamfl.quasi_newton.learning.section import CurvatureLearningSection
 from streamfl.quasi_newton.tools.federation import CurvatureFederation
 from streamfl.quasi_newton.tools.run import adapted
 
-__all__ = ["WORKLOADS"]
-
 PARTIES, ROWS, BATCH, EPOCHS = {"bank": 4, "shop": 3}, 600, 256, 4
 
 

@@ -6,47 +6,26 @@ the attacks here it solves them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
+from benchmarks.quasi_newton.parties import muted
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.learning.descent import DescentSettings
-from streamfl.quasi_newton.rows.batches import FrozenBatches, check_support, far_rows
+from streamfl.quasi_newton.rows.batches import FrozenBatches, check_support
 from streamfl.quasi_newton.rows.preprocessing import Method, fit_preprocessing
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
-__all__ = [
-    "GUEST",
-    "HOST",
-    "Equations",
-    "Federation",
-    "columns_of_host",
-    "explained",
-    "fixed",
-    "heard",
-    "heard_by_guest",
-    "heard_of_all",
-    "label_auc",
-    "make",
-    "numbers_of",
-    "own_model",
-    "remainder",
-    "reshuffled",
-    "single_difference",
-    "single_member",
-    "single_rows",
-    "small_batches",
-    "solve",
-]
-
-Floats = NDArray[np.float64]
 GUEST, HOST = 0, 1
 # Ridge terms that an attacker tries; the best counts, though it could not know which that is.
 RIDGES = (1e-6, 1e-3, 1e-1, 1.0, 10.0)
+# The row that a column tells apart.
+MEMBER = 17
 
 
 @dataclass(frozen=True)
@@ -62,6 +41,11 @@ class Federation:
     labels: Floats
     kept: int
 
+    @property
+    def majority(self) -> float:
+        """Share of labels that a guess of the commoner one gets right."""
+        return float(max(np.mean(self.labels > 0), np.mean(self.labels < 0)))
+
 
 @dataclass(frozen=True)
 class Equations:
@@ -70,8 +54,12 @@ class Equations:
     rows: list[NDArray[np.intp]]
     sums: list[Floats]
 
-    def __add__(self, other: Equations) -> Equations:
-        return Equations(self.rows + other.rows, self.sums + other.sums)
+    def shortest(self, inputs: Floats) -> list[Floats]:
+        """By batch, the shortest D that fits."""
+        return [
+            np.asarray(np.linalg.lstsq(inputs[rows].T, sums, rcond=None)[0], np.float64)
+            for rows, sums in zip(self.rows, self.sums, strict=True)
+        ]
 
 
 def make(rows: int = 1_300, kept: int = 1_005, columns: int = 10, seed: int = 0) -> Federation:
@@ -83,18 +71,30 @@ def make(rows: int = 1_300, kept: int = 1_005, columns: int = 10, seed: int = 0)
     return Federation(whole[:, :columns], whole[:, columns:], labels, kept)
 
 
-def heard(trace: Trace, inputs: Floats, party: int, numbers: Kinds) -> Equations:
-    """The equations of a run. inputs: of this party, all rows. The intercept's, which the guest has as well,
-    is left out."""
+def heard(
+    traces: Sequence[Trace], federation: Federation, learning: DescentSettings, party: int = HOST
+) -> Equations:
+    """A party's equations of all runs. The intercept's, which the guest has as well, is left out, and so are
+    the guest's own labels: X_B'u_A is left to it."""
+    inputs, numbers = (federation.guest, federation.host)[party], _numbers(learning)
     rounded = numbers.inputs.decode(numbers.inputs.encode(numbers.inputs.clip(inputs)))
-    rows = [trace.batches[batch] for batch in trace.visited]
-    sums = []
-    for iteration, batch in enumerate(rows):
-        weights = trace.weights[party][iteration]
-        own = rounded[batch] @ weights[: rounded.shape[1]] + (weights[-1] if party == GUEST else 0.0)
-        total = numbers.gradients.decode(trace.gradients[party][iteration])[: rounded.shape[1]]
-        sums.append(total - rounded[batch].T @ own)
-    return Equations(rows, sums)
+    columns, found = inputs.shape[1], Equations([], [])
+    for trace in traces:
+        told = zip(trace.visited, trace.weights[party], trace.gradients[party], strict=False)
+        for batch, weights, gradient in told:
+            rows = trace.batches[batch]
+            own = rounded[rows] @ weights[:columns] + (weights[-1] if party == GUEST else 0.0)
+            sums = numbers.gradients.decode(gradient)[:columns] - rounded[rows].T @ own
+            if party == GUEST:
+                sums = sums + 2 * inputs[rows].T @ federation.labels[rows]
+            found.rows.append(rows)
+            found.sums.append(sums)
+    return found
+
+
+def heard_once(federation: Federation, learning: DescentSettings, batches: NDArray[np.intp]) -> Equations:
+    """The host's equations of one training on these batches."""
+    return heard([_train(federation, learning, batches, None)], federation, learning)
 
 
 def fixed(
@@ -141,16 +141,14 @@ def _train(
     federation: Federation, learning: DescentSettings, rows: NDArray[np.intp], start: Sequence[Floats] | None
 ) -> Trace:
     if start is None:
-        random = np.random.default_rng(5)
-        start = [
-            random.uniform(-0.05, 0.05, (columns,))
-            for columns in (federation.guest.shape[1] + 1, federation.host.shape[1])
-        ]
+        random, host = np.random.default_rng(5), federation.host.shape[1]
+        start = [random.uniform(-0.05, 0.05, size) for size in (federation.guest.shape[1] + 1, host)]
     parties = [Party(federation.guest, start[GUEST]), Party(federation.host, start[HOST])]
-    return train(parties, federation.labels, learning, rows, guest=GUEST, numbers=numbers_of(learning))
+    numbers = _numbers(learning)
+    return train(parties, federation.labels, learning, rows, guest=GUEST, numbers=numbers)
 
 
-def numbers_of(learning: DescentSettings) -> Kinds:
+def _numbers(learning: DescentSettings) -> Kinds:
     """With 16 bits of inputs: an attacker gets the most exact equations."""
     return kinds(2, learning.batch, learning.batch, input_fraction_bits=16)
 
@@ -172,36 +170,34 @@ def solve(equations: Equations, inputs: Floats, ridge: float) -> Floats:
     return np.where(seen, found, np.nan)
 
 
+def _best(
+    equations: Equations, inputs: Floats, truth: Floats, judged: Callable[[Floats, Floats], float]
+) -> float:
+    """What the best of the ridge terms finds of the truth of each row."""
+    found = (solve(equations, inputs, ridge) for ridge in RIDGES)
+    return max(judged(one[np.isfinite(one)], truth[np.isfinite(one)]) for one in found)
+
+
 def label_auc(equations: Equations, inputs: Floats, labels: Floats) -> float:
-    """AUC of the labels by the best of the ridge terms: 0.5 is nothing found out, 1 everything."""
-    best = 0.0
-    for ridge in RIDGES:
-        found = solve(equations, inputs, ridge)
-        seen = np.isfinite(found)
-        best = max(best, area_under_curve(-found[seen], (labels[seen] > 0).astype(float)))
-    return best
+    """AUC of the labels: 0.5 is nothing found out, 1 everything."""
+    ones = (labels > 0).astype(float)
+    return _best(equations, inputs, ones, lambda found, own: area_under_curve(-found, own))
 
 
 def explained(equations: Equations, inputs: Floats, outputs: Floats) -> float:
-    """Share of the variance of the others' outputs that is found, by the best of the ridge terms."""
-    best = 0.0
-    for ridge in RIDGES:
-        found = solve(equations, inputs, ridge)
-        seen = np.isfinite(found)
-        best = max(best, float(np.corrcoef(found[seen], outputs[seen])[0, 1]) ** 2)
-    return best
+    """Share of the variance of the others' outputs that is found."""
+    return _best(equations, inputs, outputs, lambda found, own: float(np.corrcoef(found, own)[0, 1]) ** 2)
 
 
 def small_batches(federation: Federation, size: int) -> float:
     """Share of labels that a host finds by one visit to each batch of so many rows: the shortest D that fits,
     and its signs."""
     learning = DescentSettings(batch=size, epochs=1, optimiser="sgd", learning_rate=1e-9)
-    trace = _train(federation, learning, partition(len(federation.labels), size, 0), None)
-    equations = heard(trace, federation.host, HOST, numbers_of(learning))
-    right = []
-    for batch, sums in zip(equations.rows, equations.sums, strict=True):
-        found = np.linalg.lstsq(federation.host[batch].T, sums, rcond=None)[0]
-        right.append(np.mean(np.sign(-found) == federation.labels[batch]))
+    equations = heard_once(federation, learning, partition(len(federation.labels), size, 0))
+    right = [
+        np.mean(np.sign(-found) == federation.labels[rows])
+        for rows, found in zip(equations.rows, equations.shortest(federation.host), strict=True)
+    ]
     return float(np.mean(right))
 
 
@@ -212,27 +208,19 @@ def remainder(federation: Federation, size: int) -> float:
     filled = batches.add(str(row) for row in range(federation.kept))
     told = {int(name) for number in filled for name in batches.batches[number]}
     rest = np.array([row for row in range(federation.kept) if row not in told], dtype=np.intp)
-    learning = DescentSettings(batch=len(rest), epochs=1)
-    equations = heard(
-        _train(federation, learning, rest[np.newaxis], None), federation.host, HOST, numbers_of(learning)
-    )
-    found = np.linalg.lstsq(federation.host[rest].T, equations.sums[0], rcond=None)[0]
+    equations = heard_once(federation, DescentSettings(batch=len(rest), epochs=1), rest[np.newaxis])
+    [found] = equations.shortest(federation.host)
     return float(np.mean(np.sign(-found) == federation.labels[rest]))
 
 
 def columns_of_host(federation: Federation, columns: int) -> int:
     """How many columns the guest finds that the host has: X_B'X_A w_A of one batch, at all weights w_A that
     it had."""
-    host = federation.host[:, :columns]
-    own = replace(federation, host=host)
+    own = replace(federation, host=federation.host[:, :columns])
     learning = DescentSettings(batch=500, memory=24, epochs=20, tolerance=0.0)
-    equations = heard_by_guest(fixed(own, learning, retrainings=0), own, learning)
-    first = equations.rows[0]
-    sums = [
-        total
-        for rows, total in zip(equations.rows, equations.sums, strict=True)
-        if np.array_equal(rows, first)
-    ]
+    equations = heard(fixed(own, learning, retrainings=0), own, learning, GUEST)
+    pairs = zip(equations.rows, equations.sums, strict=True)
+    sums = [total for rows, total in pairs if np.array_equal(rows, equations.rows[0])]
     sizes = np.linalg.svd(np.array(sums), compute_uv=False)
     # Beyond them is what rounding leaves.
     return int(1 + np.argmax(sizes[:-1] / np.maximum(sizes[1:], 1e-12)))
@@ -242,13 +230,10 @@ def single_member(federation: Federation) -> bool:
     """Whether a host with a flag that one row has finds this row's label after one visit."""
     flagged = federation.host.copy()
     flagged[:, 0] = 0.0
-    flagged[17, 0] = 1.0
-    learning = DescentSettings(batch=len(flagged), epochs=1)
-    trace = _train(
-        replace(federation, host=flagged), learning, partition(len(flagged), len(flagged), 0), None
-    )
-    equations = heard(trace, flagged, HOST, numbers_of(learning))
-    return bool(np.sign(-equations.sums[0][0]) == federation.labels[17])
+    flagged[MEMBER, 0] = 1.0
+    rows, learning = len(flagged), DescentSettings(batch=len(flagged), epochs=1)
+    equations = heard_once(replace(federation, host=flagged), learning, partition(rows, rows, 0))
+    return bool(np.sign(-equations.sums[0][0]) == federation.labels[MEMBER])
 
 
 def single_difference(federation: Federation, least: int, batch: int, largest: float = 1.0) -> bool:
@@ -260,20 +245,16 @@ def single_difference(federation: Federation, least: int, batch: int, largest: f
     """
     doubled = federation.host.copy()
     doubled[:, 1] = doubled[:, 0]
-    doubled[17, 1] += 1.0
-    rows = partition(len(doubled), batch, 0)
-    if any(check_support(doubled[one], least) for one in rows):
+    doubled[MEMBER, 1] += 1.0
+    batches = partition(len(doubled), batch, 0)
+    if any(check_support(doubled[one], least) for one in batches):
         return False
-    own, learning = muted(doubled, rows, largest), DescentSettings(batch=batch, epochs=1)
-    equations = heard(
-        _train(replace(federation, host=own), learning, rows, None), own, HOST, numbers_of(learning)
-    )
-    told = [
-        sums[1] - sums[0]
-        for batch_rows, sums in zip(equations.rows, equations.sums, strict=True)
-        if 17 in batch_rows
-    ]
-    return bool(np.sign(-told[0]) == federation.labels[17])
+    doubled[muted(doubled, batches, largest)] = 0.0
+    own = replace(federation, host=doubled)
+    equations = heard_once(own, DescentSettings(batch=batch, epochs=1), batches)
+    pairs = zip(equations.rows, equations.sums, strict=True)
+    told = next(sums[1] - sums[0] for rows, sums in pairs if MEMBER in rows)
+    return bool(np.sign(-told) == federation.labels[MEMBER])
 
 
 @dataclass(frozen=True)
@@ -289,14 +270,6 @@ class Single:
     own: Floats
 
 
-def muted(inputs: Floats, rows: NDArray[np.intp], largest: float) -> Floats:
-    """A host's columns with zeros in rows whose leverage is larger. rows: of each batch."""
-    own = inputs.copy()
-    for batch in rows:
-        own[batch[far_rows(own[batch], largest)]] = 0.0
-    return own
-
-
 def single_rows(federation: Federation, method: Method, batch: int, largest: float = 1.0) -> Single:
     """The best weighted sum of columns for each row, on which the row stands out as far as it can.
 
@@ -307,12 +280,11 @@ def single_rows(federation: Federation, method: Method, batch: int, largest: flo
     guest, raw = (
         fit_preprocessing(method, inputs).apply(inputs) for inputs in (federation.guest, federation.host)
     )
-    batches, learning = partition(len(raw), batch, 0), DescentSettings(batch=batch, epochs=1)
-    host = muted(raw, batches, largest)
-    prepared = Federation(guest, host, federation.labels, federation.kept)
-    equations = heard(_train(prepared, learning, batches, None), host, HOST, numbers_of(learning))
-    columns = np.hstack([raw, np.ones((len(raw), 1))])
-    own = columns @ np.linalg.lstsq(columns, federation.labels, rcond=None)[0]
+    batches, host = partition(len(raw), batch, 0), raw.copy()
+    host[muted(raw, batches, largest)] = 0.0
+    prepared = replace(federation, guest=guest, host=host)
+    equations = heard_once(prepared, DescentSettings(batch=batch, epochs=1), batches)
+    own = own_outputs(replace(federation, host=raw))
     leverages, found = np.zeros(len(host)), own.copy()
     for rows, sums in zip(equations.rows, equations.sums, strict=True):
         inverse = np.linalg.pinv(host[rows])
@@ -322,27 +294,12 @@ def single_rows(federation: Federation, method: Method, batch: int, largest: flo
     return Single(leverages, np.sign(found), np.sign(own))
 
 
-def heard_of_all(traces: Sequence[Trace], federation: Federation, learning: DescentSettings) -> Equations:
-    """The host's equations of several runs."""
-    numbers = numbers_of(learning)
-    return sum((heard(trace, federation.host, HOST, numbers) for trace in traces), Equations([], []))
-
-
-def heard_by_guest(traces: Sequence[Trace], federation: Federation, learning: DescentSettings) -> Equations:
-    """What is left of the guest's gradients without its own outputs and labels: X_B'u_A of each batch
-    visited."""
-    equations = sum(
-        (heard(trace, federation.guest, GUEST, numbers_of(learning)) for trace in traces), Equations([], [])
-    )
-    sums = [
-        total + 2 * federation.guest[rows].T @ federation.labels[rows]
-        for rows, total in zip(equations.rows, equations.sums, strict=True)
-    ]
-    return Equations(equations.rows, sums)
+def own_outputs(federation: Federation) -> Floats:
+    """Least squares of the labels on the host's columns, which it could fit if it knew them: (rows,)."""
+    columns = np.hstack([federation.host, np.ones((len(federation.host), 1))])
+    return np.asarray(columns @ np.linalg.lstsq(columns, federation.labels, rcond=None)[0])
 
 
 def own_model(federation: Federation) -> float:
-    """AUC of least squares of the labels on the host's columns, which it could fit if it knew them."""
-    columns = np.hstack([federation.host, np.ones((len(federation.host), 1))])
-    weights = np.linalg.lstsq(columns, federation.labels, rcond=None)[0]
-    return area_under_curve(columns @ weights, (federation.labels > 0).astype(float))
+    """AUC of that."""
+    return area_under_curve(own_outputs(federation), (federation.labels > 0).astype(float))

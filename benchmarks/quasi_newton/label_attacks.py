@@ -8,17 +8,17 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.attacks import Attack
+from benchmarks.commands import Floats
 from benchmarks.quasi_newton.gradient_attacks import (
+    GUEST,
     HOST,
     Federation,
     columns_of_host,
     explained,
     fixed,
-    heard_by_guest,
-    heard_of_all,
+    heard,
     label_auc,
     make,
     own_model,
@@ -35,18 +35,8 @@ from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.rows.batches import check_support, least_batch, secret_start
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
-__all__ = [
-    "far_out",
-    "few_rows",
-    "first_gradient",
-    "labels_from_first_gradient",
-    "lattice",
-    "many_gradients",
-    "outputs_from_gradients",
-]
-
 LEARNING = DescentSettings(batch=100, memory=24)
-EPOCHS = 13
+EPOCHS, FROZEN = 13, "batches are drawn once, for life"
 FLAG_ROWS, LEAST_SUPPORT, HEAVY_COLUMNS, LARGEST = 1, 10, 10, 0.2
 
 
@@ -59,7 +49,7 @@ def federation() -> Federation:
 
 def _label_auc(traces: Sequence[Trace]) -> float:
     own = federation()
-    return label_auc(heard_of_all(traces, own, LEARNING), own.host, own.labels)
+    return label_auc(heard(traces, own, LEARNING), own.host, own.labels)
 
 
 def many_gradients(folder: Path) -> Iterator[Attack]:
@@ -68,13 +58,12 @@ def many_gradients(folder: Path) -> Iterator[Attack]:
     one_epoch = _label_auc(fixed(own, replace(LEARNING, epochs=1), retrainings=0))
     kept = _label_auc(fixed(own, LEARNING, retrainings=3))
     guess = own_model(own)
-    figure, bound = "AUC of labels", one_epoch + 0.02
-    anew = _label_auc(reshuffled(own, LEARNING, EPOCHS))
-    name = f"every gradient, batches drawn anew in {EPOCHS} epochs"
-    yield Attack(name, "a host", figure, anew, "batches are drawn once, for life", kept, bound, guess)
-    again = _label_auc(fixed(own, LEARNING, retrainings=3, repartition=True))
-    name = "every gradient, batches drawn anew in 3 retrainings"
-    yield Attack(name, "a host", figure, again, "batches are drawn once, for life", kept, bound, guess)
+    for times, traces in (
+        (f"{EPOCHS} epochs", reshuffled(own, LEARNING, EPOCHS)),
+        ("3 retrainings", fixed(own, LEARNING, retrainings=3, repartition=True)),
+    ):
+        name, found = f"every gradient, batches drawn anew in {times}", _label_auc(traces)
+        yield Attack(name, "a host", "AUC of labels", found, FROZEN, kept, one_epoch + 0.02, guess)
 
 
 def outputs_from_gradients(folder: Path) -> Iterator[Attack]:
@@ -82,34 +71,31 @@ def outputs_from_gradients(folder: Path) -> Iterator[Attack]:
     own = federation()
 
     def found(traces: Sequence[Trace]) -> float:
-        return explained(
-            heard_by_guest(traces, own, LEARNING), own.guest, own.host @ traces[-1].weights[HOST][-1]
-        )
+        outputs = own.host @ traces[-1].weights[HOST][-1]
+        return explained(heard(traces, own, LEARNING, GUEST), own.guest, outputs)
 
     anew, kept = found(reshuffled(own, LEARNING, EPOCHS)), found(fixed(own, LEARNING, retrainings=3))
     figure = "share of the host's outputs' variance"
-    yield Attack(
-        "the host's outputs", "the guest", figure, anew, "batches are drawn once, for life", kept, chance=0.0
-    )
+    yield Attack("the host's outputs", "the guest", figure, anew, FROZEN, kept, chance=0.0)
     name, hidden = "how many columns the host has", 4
-    yield Attack(
-        name, "the guest", f"columns found, of {hidden}", float(columns_of_host(own, hidden)), "none", None
-    )
+    found_columns = float(columns_of_host(own, hidden))
+    yield Attack(name, "the guest", f"columns found, of {hidden}", found_columns, "none", None)
 
 
 def few_rows(folder: Path) -> Iterator[Attack]:
     """Batches, remainders and columns that one visit is enough for."""
     own = federation()
     columns, figure = own.host.shape[1], "share of labels right"
-    majority = float(max(np.mean(own.labels > 0), np.mean(own.labels < 0)))
     least = least_batch(columns, least=1)
     name = f"a batch of {columns} rows, {columns} columns"
     protected = small_batches(own, least)
     protection = f"20 rows a column: {least}"
-    yield Attack(name, "a host", figure, small_batches(own, columns), protection, protected, chance=majority)
+    yield Attack(
+        name, "a host", figure, small_batches(own, columns), protection, protected, chance=own.majority
+    )
     left = own.kept % LEARNING.batch
-    heard = heard_of_all(fixed(own, LEARNING, retrainings=3), own, LEARNING)
-    short = [len(rows) for rows in heard.rows if len(rows) < LEARNING.batch]
+    told = heard(fixed(own, LEARNING, retrainings=3), own, LEARNING)
+    short = [rows for rows in told.rows if len(rows) < LEARNING.batch]
     name, figure = f"the {left} rows that are left over", "share of their labels found"
     plain, protected = remainder(own, LEARNING.batch), float(bool(short))
     yield Attack(name, "a host", figure, plain, "they wait for a full batch", protected, chance=0.0)
@@ -122,15 +108,8 @@ def few_rows(folder: Path) -> Iterator[Attack]:
     plain, protected = (
         float(single_difference(own, LEAST_SUPPORT, LEARNING.batch, largest)) for largest in (1.0, LARGEST)
     )
-    yield Attack(
-        "two columns that differ in one row",
-        "a host",
-        figure,
-        plain,
-        "largest_leverage",
-        protected,
-        chance=0.0,
-    )
+    name = "two columns that differ in one row"
+    yield Attack(name, "a host", figure, plain, "largest_leverage", protected, chance=0.0)
 
 
 def far_out(folder: Path) -> Iterator[Attack]:
@@ -142,35 +121,34 @@ def far_out(folder: Path) -> Iterator[Attack]:
     own = Federation(inputs[:, :HEAVY_COLUMNS], inputs[:, HEAVY_COLUMNS:], labels, len(labels))
     plain = single_rows(own, "standardise", 1000)
     alone = plain.leverages > 0.3
-    right, guess = (float(np.mean(signs[alone] == labels[alone])) for signs in (plain.found, plain.own))
+
+    def right(signs: Floats) -> float:
+        return float(np.mean(signs[alone] == labels[alone]))
+
     name, figure = "rows far out in a column", "share of their labels right"
-    without = single_rows(own, "standardise", 1000, LARGEST)
-    protected = float(np.mean(without.found[alone] == labels[alone]))
-    yield Attack(name, "a host", figure, right, "largest_leverage", protected, chance=guess)
-    for method in ("clip", "rank"):
-        with_it = single_rows(own, method, 1000)
-        protected = float(np.mean(with_it.found[alone] == labels[alone]))
-        yield Attack(
-            name, "a host", figure, right, f"preprocessing.method = {method}", protected, chance=guess
-        )
+    for protection, protected in (
+        ("largest_leverage", single_rows(own, "standardise", 1000, LARGEST)),
+        ("preprocessing.method = clip", single_rows(own, "clip", 1000)),
+        ("preprocessing.method = rank", single_rows(own, "rank", 1000)),
+    ):
+        found, guess = right(protected.found), right(plain.own)
+        yield Attack(name, "a host", figure, right(plain.found), protection, found, chance=guess)
 
 
-def first_gradient(
-    rows: int, columns: int, seed: int, start: bool
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Federation]:
+def first_gradient(rows: int, columns: int, seed: int, start: bool) -> tuple[Floats, Floats, Federation]:
     """A host's inputs as whole numbers, its first X'D less its own part, and the federation.
 
     start: whether weights begin as the parties' secrets have it, or at 0.
     """
     own = make(rows, rows, columns, seed)
-    inputs = kinds(2, rows, rows).inputs.encode(own.host)
+    numbers = kinds(2, rows, rows)
+    inputs = numbers.inputs.encode(own.host)
     secrets = [seed.to_bytes(31, "big") + bytes([number]) for number in range(2)]
-    first = [secret_start(secrets[number], b"credit", columns + 1 - number) for number in range(2)]
-    if not start:
-        first = [np.zeros_like(weights) for weights in first]
+    first = [
+        secret_start(secret, b"credit", columns + 1 - number) * start for number, secret in enumerate(secrets)
+    ]
     parties = [Party(own.guest, first[0]), Party(own.host, first[1])]
     trace = train(parties, own.labels, DescentSettings(batch=rows, epochs=1), partition(rows, rows, seed))
-    numbers = kinds(2, rows, rows)
     told = numbers.gradients.decode(trace.gradients[HOST][0]) * 2.0**numbers.inputs.fraction_bits
     mine = numbers.inputs.decode(inputs) @ first[1]
     return inputs.astype(np.float64), told - inputs.T @ mine, own
@@ -183,8 +161,7 @@ def labels_from_first_gradient(rows: int, columns: int, seed: int, start: bool) 
     # code.
     error = 0.05 * np.sqrt((columns + 1) / 3 * rows) * 2.0**8 / 2 if start else 0.0
     found = signs_of_sums(inputs, -told / 2, error)
-    guess = float(max(np.mean(own.labels > 0), np.mean(own.labels < 0)))
-    return guess if found is None else float(np.mean(found == own.labels))
+    return own.majority if found is None else float(np.mean(found == own.labels))
 
 
 def lattice(folder: Path) -> Iterator[Attack]:
@@ -194,15 +171,7 @@ def lattice(folder: Path) -> Iterator[Attack]:
         float(np.mean([labels_from_first_gradient(rows, columns, seed, start) for seed in seeds]))
         for start in (False, True)
     )
-    guess = float(
-        np.mean(
-            [
-                max(np.mean((y := make(rows, rows, columns, seed).labels) > 0), np.mean(y < 0))
-                for seed in seeds
-            ]
-        )
-    )
+    guess = float(np.mean([make(rows, rows, columns, seed).majority for seed in seeds]))
     name = f"the first gradient, {rows} rows, {columns} columns"
-    yield Attack(
-        name, "a host", "share of labels right", plain, "first weights from a secret", protected, chance=guess
-    )
+    figure, protection = "share of labels right", "first weights from a secret"
+    yield Attack(name, "a host", figure, plain, protection, protected, chance=guess)

@@ -9,11 +9,9 @@ is, with a column for each equation.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["reduced", "signs_of_sums"]
+from benchmarks.commands import Floats
 
-Floats = NDArray[np.float64]
 LOVASZ = 0.99
 # What a sum that is not met costs: more than any sum of signs is long.
 WEIGHT = 64.0

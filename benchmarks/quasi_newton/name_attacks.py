@@ -15,8 +15,6 @@ from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.attacked import GUEST_SECRET, HOST_SECRET, LINK_SECRET
 from streamfl.quasi_newton.rows.alignment import Alignment, KeyedHashes
 
-__all__ = ["bit_of_x25519", "found_by_trying", "surviving_bits"]
-
 SESSION = b"credit/1"
 PSI = "alignment.method = intersection"
 # Telephone numbers of a small town: every one of them can be tried.

@@ -8,15 +8,12 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.attacks import Attack
+from benchmarks.commands import Floats
 from benchmarks.quasi_newton.gradient_attacks import HOST, Federation, fixed, make
 from streamfl.quasi_newton.learning.descent import DescentSettings
 
-__all__ = ["QUANTUM", "columns_from_versions", "points", "versions", "weights_from_customers"]
-
-Floats = NDArray[np.float64]
 QUANTUM, COARSE = 1 / 64, 1 / 4
 LEARNING = DescentSettings(batch=300, memory=24, epochs=10)
 

@@ -7,8 +7,6 @@ a number is 1 above its median."""
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,20 +16,21 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.accuracy_document import fill
+from benchmarks.accuracy_document import fill_in
+from benchmarks.commands import DOCS, Floats, Markdown, arguments, data_folder, data_set, several
+from benchmarks.quasi_newton.parties import first_weights, muted
 from streamfl.learning.accuracy import log_loss
 from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.learning.own_columns import rounded
 from streamfl.quasi_newton.learning.section import CurvatureLearningSection
-from streamfl.quasi_newton.rows.batches import check_support, far_rows, secret_start
+from streamfl.quasi_newton.rows.batches import check_support
 from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.rows.preprocessing import fit_preprocessing
 from streamfl.quasi_newton.scoring.scorecard import fit_calibration
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "quasi-newton-privacy.md"
-Floats = NDArray[np.float64]
+DOCUMENT = DOCS / "quasi-newton-privacy.md"
 STORED = (
     "credit_default",
     "gmsc",
@@ -54,8 +53,7 @@ def read(folder: Path, name: str) -> tuple[Floats, Floats]:
     if name == "breast_cancer":
         inputs, labels = load_breast_cancer(return_X_y=True)
     else:
-        with np.load(folder / f"{name}.npz") as kept:
-            inputs, labels = kept["X"].astype(np.float64), kept["y"].astype(np.float64)
+        inputs, labels = data_set(folder, name)
         there = np.isfinite(labels)
         inputs, labels = inputs[there], labels[there]
         if name == "naval":
@@ -89,24 +87,21 @@ class Table:
         numbers."""
         learning, size = CurvatureLearningSection(), self.batches.shape[1]
         numbers = kinds(2, size, size, inner_bound=learning.output_bound)
-        columns, muted = [], []
+        columns, far, order = [], [], self.batches.ravel()
+        largest = learning.largest_leverage
         for number, raw in enumerate(self.inputs):
-            order = self.batches.ravel()
             fitted = fit_preprocessing("clip", raw[order])
             fitted = cut_at_near_rows(
-                fitted, raw[order], numbers.inputs, size, learning.largest_leverage, intercept=number == 0
+                fitted, raw[order], numbers.inputs, size, largest, intercept=number == 0
             )
             own = rounded(numbers.inputs, numbers.inputs.clip(fitted.apply(raw)))[1]
             rare = {
                 column for rows in self.batches for column in check_support(own[rows], learning.min_support)
             }
-            own = own[:, [column for column in range(own.shape[1]) if column not in rare]]
-            far = np.zeros(len(own), np.bool_)
-            for rows in self.batches:
-                far[rows] = far_rows(own[rows], learning.largest_leverage, intercept=number == 0)
+            own = np.delete(own, sorted(rare), axis=1)
             columns.append(own)
-            muted.append(far)
-        return columns, muted, numbers
+            far.append(muted(own, self.batches, largest, intercept=number == 0))
+        return columns, far, numbers
 
 
 @dataclass(frozen=True)
@@ -138,86 +133,58 @@ def optimum(inputs: Floats, signs: Floats, step: float) -> Floats:
 
 def measured(table: Table, seed: int, trained: Callable[..., Trace] = train) -> Found:
     """A training with the defaults, and the optimum of what it minimises."""
-    columns, muted, numbers = table.prepared()
-    secret = (b"secret of seed %d" % seed).ljust(32)
-    start = [
-        secret_start(secret, b"%d" % number, own.shape[1] + (number == 0))
-        for number, own in enumerate(columns)
-    ]
+    columns, far, numbers = table.prepared()
+    start = first_weights(seed, **{"0": columns[0].shape[1] + 1, "1": columns[1].shape[1]})
     learning = replace(CurvatureLearningSection().descent, batch=table.batches.shape[1])
-    parties = [Party(*own) for own in zip(columns, start, muted, strict=True)]
+    parties = [Party(*own) for own in zip(columns, start, far, strict=True)]
     trace = trained(parties, table.labels, learning, table.batches, numbers=numbers)
     order = table.batches.ravel()
     signs = table.labels[order]
 
-    whole = [np.hstack([columns[0], np.ones((len(columns[0]), 1))]), columns[1]]
-    seen = np.hstack([np.where(far[:, np.newaxis], 0.0, own) for own, far in zip(whole, muted, strict=True)])[
-        order
-    ]
+    whole = [np.insert(columns[0], columns[0].shape[1], 1.0, axis=1), columns[1]]
+    told = [np.where(out[:, np.newaxis], 0.0, own) for own, out in zip(whole, far, strict=True)]
+    seen = np.hstack(told)[order]
     outputs = seen @ np.concatenate(trace.model)
-    gap = taylor.loss(outputs, signs) - taylor.loss(
-        seen @ optimum(seen, signs, 2.0**-numbers.inputs.fraction_bits), signs
-    )
+    best = seen @ optimum(seen, signs, 2.0**-numbers.inputs.fraction_bits)
+    gap = taylor.loss(outputs, signs) - taylor.loss(best, signs)
     ones = (signs > 0).astype(np.float64)
     calibration = fit_calibration(outputs, ones)
-    theirs = LogisticRegression(C=1e6, max_iter=5000).fit(np.hstack(columns)[order], ones)
-    return Found(
-        gap,
-        len(trace.visited),
-        trace.converged,
-        log_loss(calibration.probabilities(outputs), ones),
-        log_loss(theirs.predict_proba(np.hstack(columns)[order])[:, 1], ones),
-    )
-
-
-def row(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
+    inputs = np.hstack(columns)[order]
+    theirs = LogisticRegression(C=1e6, max_iter=5000).fit(inputs, ones)
+    ours, beside = calibration.probabilities(outputs), theirs.predict_proba(inputs)[:, 1]
+    return Found(gap, len(trace.visited), trace.converged, log_loss(ours, ones), log_loss(beside, ones))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--table", choices=TABLES, action="append")
-    parser.add_argument(
-        "--together",
-        action="store_true",
-        help="learning.batch = the number of rows, where that is above 1,000",
+    given = arguments(
+        "quasi_newton.small_tables",
+        __doc__,
+        seeds=(SEEDS, "so many"),
+        table=several("left out: all", TABLES),
+        together=(False, "learning.batch = the number of rows, where that is above 1,000"),
+        write=(False, "into the document"),
     )
-    parser.add_argument("--write", action="store_true", help="into the document")
-    arguments = parser.parse_args()
-    folder = Path(os.environ["STREAMFL_DATA"])
-    lines = [
-        row("table", "rows", "gap, each seed", "iterations", "log loss", "scikit-learn"),
-        row(*["---"] * 6),
-    ]
-    print("\n".join(lines), flush=True)
+    lines = Markdown("table", "rows", "gap, each seed", "iterations", "log loss", "scikit-learn")
     worst = 0.0
-    for name in arguments.table or TABLES:
-        inputs, labels = read(folder, name)
-        for rows in (
-            size for size in SIZES if size <= len(labels) and (size > 1000 or not arguments.together)
-        ):
+    for name in given.table or TABLES:
+        inputs, labels = read(data_folder(), name)
+        for rows in SIZES:
+            if rows > len(labels) or (given.together and rows <= 1000):
+                continue
             found = [
-                measured(Table.drawn(inputs, labels, rows, seed, arguments.together), seed)
-                for seed in range(arguments.seeds)
+                measured(Table.drawn(inputs, labels, rows, seed, given.together), seed)
+                for seed in range(given.seeds)
             ]
             worst = max(worst, *(one.gap for one in found))
-            lines.append(
-                row(
-                    name,
-                    f"{rows:,}",
-                    " ".join(f"{one.gap:.5f}" for one in found),
-                    " ".join(f"{one.iterations}{'' if one.converged else ' (all)'}" for one in found),
-                    f"{np.mean([one.loss for one in found]):.4f}",
-                    f"{np.mean([one.theirs for one in found]):.4f}",
-                )
+            gaps = " ".join(f"{one.gap:.5f}" for one in found)
+            iterations = " ".join(f"{one.iterations}{'' if one.converged else ' (all)'}" for one in found)
+            losses = (
+                f"{np.mean(own):.4f}" for own in zip(*((one.loss, one.theirs) for one in found), strict=True)
             )
-            print(lines[-1], flush=True)
+            lines.add(name, f"{rows:,}", gaps, iterations, *losses)
     print(f"largest gap {worst:.5f}, goal {GOAL}")
-    if arguments.write:
-        DOCUMENT.write_text(
-            fill(DOCUMENT.read_text(), {"together" if arguments.together else "small": "\n".join(lines)})
-        )
+    if given.write:
+        fill_in(DOCUMENT, {"together" if given.together else "small": str(lines)})
 
 
 if __name__ == "__main__":

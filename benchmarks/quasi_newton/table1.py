@@ -7,11 +7,9 @@ the training loss's gap, in its favour: with the seeds that it is then shown wit
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -20,22 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.accuracy_document import fill
+from benchmarks.accuracy_document import fill_in
+from benchmarks.commands import DOCS, Floats, Markdown, arguments, data_folder, data_set
+from benchmarks.quasi_newton.parties import first_weights, muted
 from streamfl.learning.accuracy import area_under_curve, kolmogorov_smirnov, log_loss
 from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.learning.own_columns import rounded
 from streamfl.quasi_newton.learning.section import CurvatureLearningSection
-from streamfl.quasi_newton.rows.batches import check_batch, far_rows, secret_start
+from streamfl.quasi_newton.rows.batches import check_batch
 from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Method, fit_preprocessing
 from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
 from streamfl.quasi_newton.scoring.scorecard import fit_calibration
 from streamfl.quasi_newton.tools.direct import Party, partition, train
 
-ROOT = Path(__file__).parents[2]
-Floats = NDArray[np.float64]
 # Columns of the guest; the host has the others.
 SETS = {"credit_default": 12, "gmsc": 5}
 BATCHES = (1000, 3000)
@@ -44,16 +42,13 @@ GAP, TOLERANCE = 3e-4, 1e-5
 RATES = (2.8, 2.0, 1.4, 1.0, 0.7, 0.5, 0.35)
 MOST_EPOCHS, CHUNK, PARTS = 60, 5, 8
 UNBOUNDED = 1e9
-# Epochs and AUC that the paper reports, and about what loss.
+# Epochs and AUC that the paper reports, by set, batch and optimiser, and about what loss of each set.
 PAPER = {
-    ("credit_default", 1000, "sgd"): (12, 0.7224, 0.4962),
-    ("credit_default", 1000, "quasi-newton"): (3, 0.7222, 0.4962),
-    ("credit_default", 3000, "sgd"): (18, 0.7219, 0.4962),
-    ("credit_default", 3000, "quasi-newton"): (12, 0.7225, 0.4962),
-    ("gmsc", 1000, "sgd"): (12, 0.7033, 0.3145),
-    ("gmsc", 1000, "quasi-newton"): (4, 0.7061, 0.3145),
-    ("gmsc", 3000, "sgd"): (14, 0.6982, 0.3145),
-    ("gmsc", 3000, "quasi-newton"): (6, 0.7077, 0.3145),
+    "credit_default": (
+        {"sgd": ((12, 0.7224), (18, 0.7219)), "quasi-newton": ((3, 0.7222), (12, 0.7225))},
+        0.4962,
+    ),
+    "gmsc": ({"sgd": ((12, 0.7033), (14, 0.6982)), "quasi-newton": ((4, 0.7061), (6, 0.7077))}, 0.3145),
 }
 
 
@@ -98,10 +93,9 @@ class Split:
 
 def read(folder: Path, data: str, seed: int) -> Split:
     """A set, split 80 : 20 by the seed."""
-    with np.load(folder / f"{data}.npz") as kept:
-        raw, labels = kept["X"].astype(np.float64), np.where(kept["y"] > 0, 1.0, -1.0)
+    raw, labels = data_set(folder, data)
     order = np.random.default_rng(seed).permutation(len(labels))
-    raw, labels, end = raw[order], labels[order], len(labels) * 4 // 5
+    raw, labels, end = raw[order], np.where(labels[order] > 0, 1.0, -1.0), len(labels) * 4 // 5
     return Split(raw[:end], labels[:end], raw[end:], labels[end:], SETS[data])
 
 
@@ -140,13 +134,12 @@ class Problem:
             guest, host, partition(len(split.labels), batch, seed), largest
         )
         ones = np.ones((len(split.labels), 1))
-        self._columns = np.hstack([self.parts[0], ones, self.parts[1]])
-        test = np.hstack([self.test[0], np.ones((len(split.test_labels), 1)), self.test[1]])
-        normal = self._columns.T @ self._columns / (4 * len(ones))
+        columns = np.hstack([self.parts[0], ones, self.parts[1]])
+        normal = columns.T @ columns / (4 * len(ones))
         self._normal = normal + 1e-10 * np.trace(normal) / len(normal) * np.eye(len(normal))
-        self._right = self._columns.T @ split.labels / (2 * len(ones))
-        self._best = np.linalg.solve(self._normal, self._right)
-        self.best_outputs = test @ self._best
+        self._best = np.linalg.solve(self._normal, columns.T @ split.labels / (2 * len(ones)))
+        guest = self.parts[0].shape[1] + 1
+        self.best = self.measures(self.outputs([self._best[:guest], self._best[guest:]]))
 
     @property
     def widest(self) -> int:
@@ -155,23 +148,33 @@ class Problem:
 
     def gap(self, weights: Sequence[Floats]) -> float:
         """Of the training loss, which is quadratic, above its optimum."""
-        away = np.concatenate([weights[0], weights[1]]) - self._best
+        away = np.concatenate(weights) - self._best
         return float(away @ self._normal @ away / 2)
 
-    def run(
-        self, learning: DescentSettings, seed: int, inner_bound: float = 256.0, until_stopped: bool = True
-    ) -> Run:
+    def outputs(self, weights: Sequence[Floats]) -> Floats:
+        """Of the test rows."""
+        return np.asarray(self.test[0] @ weights[0][:-1] + weights[0][-1] + self.test[1] @ weights[1])
+
+    def measures(self, outputs: Floats) -> tuple[float, float, float]:
+        """Taylor loss, AUC and KS of the test rows."""
+        labels = self.split.test_labels
+        ones = (labels > 0).astype(float)
+        return (
+            taylor.loss(outputs, labels),
+            area_under_curve(outputs, ones),
+            kolmogorov_smirnov(outputs, ones),
+        )
+
+    def run(self, learning: DescentSettings, seed: int, until_stopped: bool = True) -> Run:
         """Until the gap is reached and two losses agree, or for as many epochs as there may be."""
-        secret = (b"secret of seed %d" % seed).ljust(32)
-        sizes = {b"guest": self.parts[0].shape[1] + 1, b"host": self.parts[1].shape[1]}
-        start = [secret_start(secret, name, columns) for name, columns in sizes.items()]
+        start = first_weights(seed, guest=self.parts[0].shape[1] + 1, host=self.parts[1].shape[1])
         batches = partition(len(self.split.labels), learning.batch, seed)
-        numbers = kinds(2, learning.batch, learning.batch, inner_bound=inner_bound)
-        muted = [np.zeros(len(own), np.bool_) for own in self.parts]
-        for number, (own, far) in enumerate(zip(self.parts, muted, strict=True)):
-            values = rounded(numbers.inputs, own)[1]
-            for rows in batches if self._largest < 1 else ():
-                far[rows] = far_rows(values[rows], self._largest, intercept=number == 0)
+        numbers = kinds(2, learning.batch, learning.batch, inner_bound=256.0)
+        told = batches if self._largest < 1 else batches[:0]
+        far = [
+            muted(rounded(numbers.inputs, own)[1], told, self._largest, intercept=number == 0)
+            for number, own in enumerate(self.parts)
+        ]
         # SGD remembers nothing but its weights, so it can be run in parts.
         length = CHUNK if learning.optimiser == "sgd" else learning.epochs
         losses: list[float] = []
@@ -180,7 +183,7 @@ class Problem:
         while len(losses) < learning.epochs and (
             not np.isfinite(to_gap) or (until_stopped and stopped is None)
         ):
-            parties = [Party(*own) for own in zip(self.parts, start, muted, strict=True)]
+            parties = [Party(*own) for own in zip(self.parts, start, far, strict=True)]
             now = replace(learning, epochs=length, tolerance=0.0)
             try:
                 trace = train(parties, self.split.labels, now, batches, numbers=numbers)
@@ -195,8 +198,10 @@ class Problem:
             )
             to_gap = self._to_gap(weights, len(batches))
         assert trace is not None
-        found = self._judged(stopped, len(losses), to_gap, weights, len(batches))
-        return replace(found, muted=float(np.logical_or(*muted).mean()))
+        end = (stopped or len(losses)) * len(batches)
+        outputs = self.outputs([np.mean(own[end - len(batches) : end], axis=0) for own in weights])
+        share = float(np.logical_or(*far).mean())
+        return Run(stopped, len(losses), to_gap, *self.measures(outputs), outputs, share)
 
     def _to_gap(self, weights: Sequence[list[Floats]], batches: int) -> float:
         """By the mean of the last epoch's iterates or by the last iterate, whichever is earlier."""
@@ -207,20 +212,6 @@ class Problem:
             if end and min(self.gap(mean), self.gap([own[end - 1] for own in weights])) < GAP:
                 return part / PARTS
         return np.inf
-
-    def _judged(
-        self, stopped: int | None, epochs: int, to_gap: float, weights: Sequence[list[Floats]], batches: int
-    ) -> Run:
-        end = (stopped or epochs) * batches
-        model = [np.mean(own[end - batches : end], axis=0) for own in weights]
-        outputs = self.test[0] @ model[0][:-1] + model[0][-1] + self.test[1] @ model[1]
-        return Run(stopped, epochs, to_gap, *measures(outputs, self.split.test_labels), outputs)
-
-
-def measures(outputs: Floats, labels: Floats) -> tuple[float, float, float]:
-    """Taylor loss, AUC and KS."""
-    ones = (labels > 0).astype(float)
-    return taylor.loss(outputs, labels), area_under_curve(outputs, ones), kolmogorov_smirnov(outputs, ones)
 
 
 def scikit(problem: Problem) -> tuple[float, float, float]:
@@ -240,79 +231,43 @@ def mean(values: Sequence[float], digits: int = 4) -> str:
     return f"{found:.{digits}f}" if np.isfinite(found) else "-"
 
 
-def row(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
+def means(rows: Sequence[Sequence[float]]) -> list[str]:
+    """Of each column."""
+    return [mean(values) for values in zip(*rows, strict=True)]
 
 
-def optimisers(folder: Path, seeds: int) -> str:
+def epochs(runs: Sequence[Run]) -> str:
+    return " ".join(str(run.stopped or f"> {run.epochs}") for run in runs)
+
+
+def judged(runs: Sequence[Run]) -> list[str]:
+    return means([(run.loss, run.auc, run.ks) for run in runs])
+
+
+def optimisers(folder: Path, seeds: int) -> Markdown:
     """Table 1: epochs, loss and AUC by set, batch and optimiser."""
-    lines = [
-        row(
-            "set",
-            "batch",
-            "optimiser",
-            "epochs, each seed",
-            "epochs to 3e-4",
-            "loss",
-            "AUC",
-            "KS",
-            "paper: epochs, loss, AUC",
-        ),
-        row(*["---"] * 9),
-    ]
+    told = ("epochs, each seed", "epochs to 3e-4", "loss", "AUC", "KS", "paper: epochs, loss, AUC")
+    table = Markdown("set", "batch", "optimiser", *told)
     for data in SETS:
         problems = [Problem(read(folder, data, seed)) for seed in range(seeds)]
-        for batch in BATCHES:
+        published, loss = PAPER[data]
+        for number, batch in enumerate(BATCHES):
             check_batch(batch, problems[0].widest)
-            quasi_newton = [
-                problem.run(DescentSettings(batch=batch, epochs=14), seed)
-                for seed, problem in enumerate(problems)
-            ]
+            learning = DescentSettings(batch=batch, epochs=14)
+            quasi_newton = [problem.run(learning, seed) for seed, problem in enumerate(problems)]
             shown = [("quasi-newton", "quasi-Newton", quasi_newton)]
             for says, longest in (("SGD", UNBOUNDED), ("SGD, bounded steps", DescentSettings().largest_step)):
                 rate, runs = tuned(problems, batch, longest)
                 shown.append(("sgd", f"{says}, rate {rate:g}", runs))
             for optimiser, says, runs in shown:
-                said = PAPER[data, batch, optimiser]
-                line = row(
-                    data,
-                    batch,
-                    says,
-                    " ".join(str(run.stopped or f"> {run.epochs}") for run in runs),
-                    mean([run.to_gap for run in runs], 1),
-                    *(mean([getattr(run, name) for run in runs]) for name in ("loss", "auc", "ks")),
-                    f"{said[0]}, {said[2]}, {said[1]}",
-                )
-                print(line, flush=True)
-                lines.append(line)
-        best = [measures(problem.best_outputs, problem.split.test_labels) for problem in problems]
-        lines.append(
-            row(
-                data,
-                "",
-                "optimum of the Taylor loss",
-                "",
-                "",
-                *(mean(values) for values in zip(*best, strict=True)),
-                "",
-            )
-        )
-        others = [scikit(problem) for problem in problems]
-        lines.append(
-            row(
-                data,
-                "",
-                "scikit-learn",
-                "",
-                "",
-                "",
-                mean([o[0] for o in others]),
-                mean([o[1] for o in others]),
-                "",
-            )
-        )
-        print("\n".join(lines[-2:]), flush=True)
-    return "\n".join(lines)
+                said, auc = published[optimiser][number]
+                gap = mean([run.to_gap for run in runs], 1)
+                table.add(data, batch, says, epochs(runs), gap, *judged(runs), f"{said}, {loss}, {auc}")
+        best = means([problem.best for problem in problems])
+        table.add(data, "", "optimum of the Taylor loss", "", "", *best, "")
+        auc_and_ks = means([scikit(problem) for problem in problems])[:2]
+        table.add(data, "", "scikit-learn", "", "", "", *auc_and_ks, "")
+    return table
 
 
 def tuned(problems: Sequence[Problem], batch: int, longest: float) -> tuple[float, list[Run]]:
@@ -333,77 +288,47 @@ def tuned(problems: Sequence[Problem], batch: int, longest: float) -> tuple[floa
     return best, [problem.run(final, seed) for seed, problem in enumerate(problems)]
 
 
-PREPARATIONS: tuple[tuple[str, Method, Method], ...] = (
-    ("standardise", "standardise", "standardise"),
-    ("clip", "clip", "clip"),
-    ("signed-log", "signed-log", "signed-log"),
-    ("rank", "rank", "rank"),
-    ("quantile-bins", "quantile-bins", "quantile-bins"),
-    ("weight of evidence at the guest, quantile-bins at the host", "weight-of-evidence", "quantile-bins"),
-)
+# At guest and host.
+PREPARATIONS: dict[str, tuple[Method, Method]] = {
+    "standardise": ("standardise", "standardise"),
+    "clip": ("clip", "clip"),
+    "signed-log": ("signed-log", "signed-log"),
+    "rank": ("rank", "rank"),
+    "quantile-bins": ("quantile-bins", "quantile-bins"),
+    "weight of evidence at the guest, quantile-bins at the host": ("weight-of-evidence", "quantile-bins"),
+}
 
 
-def preparations(folder: Path, seeds: int, batch: int = 3000) -> str:
+def preparations(folder: Path, seeds: int, batch: int = 3000) -> Markdown:
     """Loss, AUC, KS and calibrated log loss by preprocessing, beside scikit-learn's on the same columns."""
-    lines = [
-        row(
-            "set",
-            "preprocessing",
-            "epochs",
-            "loss",
-            "AUC",
-            "KS",
-            "log loss",
-            "scikit-learn: AUC",
-            "KS",
-            "log loss",
-        ),
-        row(*["---"] * 10),
-    ]
-    for data, (says, guest, host) in product(SETS, PREPARATIONS):
+    theirs = ("scikit-learn: AUC", "KS", "log loss")
+    table = Markdown("set", "preprocessing", "epochs", "loss", "AUC", "KS", "log loss", *theirs)
+    for data, says in product(SETS, PREPARATIONS):
         runs, costs, others = [], [], []
         for seed in range(seeds):
-            split = read(folder, data, seed)
-            problem = Problem(split, guest, host, batch)
+            problem = Problem(read(folder, data, seed), *PREPARATIONS[says], batch)
             check_batch(batch, problem.widest)
-            run = problem.run(DescentSettings(batch=batch), seed)
-            runs.append(run)
-            costs.append(calibrated(run.outputs, split.test_labels))
+            runs.append(problem.run(DescentSettings(batch=batch), seed))
+            costs.append(calibrated(runs[-1].outputs, problem.split.test_labels))
             others.append(scikit(problem))
-        line = row(
-            data,
-            says,
-            " ".join(str(run.stopped or f"> {run.epochs}") for run in runs),
-            *(mean([getattr(run, name) for run in runs]) for name in ("loss", "auc", "ks")),
-            mean(costs),
-            *(mean(values) for values in zip(*others, strict=True)),
-        )
-        print(line, flush=True)
-        lines.append(line)
-    return "\n".join(lines)
+        table.add(data, says, epochs(runs), *judged(runs), mean(costs), *means(others))
+    return table
 
 
-def leverages(folder: Path, seeds: int, batch: int = 1000) -> str:
+def leverages(folder: Path, seeds: int, batch: int = 1000) -> Markdown:
     """Loss and AUC with rows that are far out, and with zeros in their place."""
-    lines = [
-        row("set", "preprocessing", "largest_leverage", "rows muted", "epochs", "loss", "AUC"),
-        row(*["---"] * 7),
-    ]
+    table = Markdown("set", "preprocessing", "largest_leverage", "rows muted", "epochs", "loss", "AUC")
     methods: tuple[Method, ...] = ("clip", "standardise")
-    for data, method in product(SETS, methods):
-        for largest in (1.0, CurvatureLearningSection().largest_leverage):
-            problems = [
-                Problem(read(folder, data, seed), method, method, batch, largest, seed)
-                for seed in range(seeds)
-            ]
-            runs = [problem.run(DescentSettings(batch=batch), seed) for seed, problem in enumerate(problems)]
-            epochs = " ".join(str(run.stopped or f"> {run.epochs}") for run in runs)
-            share = f"{100 * np.mean([run.muted for run in runs]):.2f} %"
-            loss, auc = (mean([getattr(run, name) for run in runs]) for name in ("loss", "auc"))
-            line = row(data, method, f"{largest:g}", share, epochs, loss, auc)
-            print(line, flush=True)
-            lines.append(line)
-    return "\n".join(lines)
+    for data, method, largest in product(SETS, methods, (1.0, CurvatureLearningSection().largest_leverage)):
+        runs = [
+            Problem(read(folder, data, seed), method, method, batch, largest, seed).run(
+                DescentSettings(batch=batch), seed
+            )
+            for seed in range(seeds)
+        ]
+        share = f"{100 * np.mean([run.muted for run in runs]):.2f} %"
+        table.add(data, method, f"{largest:g}", share, epochs(runs), *judged(runs)[:2])
+    return table
 
 
 def calibrated(outputs: Floats, labels: Floats) -> float:
@@ -415,31 +340,20 @@ def calibrated(outputs: Floats, labels: Floats) -> float:
     return log_loss(chances, (labels > 0).astype(float))
 
 
+TABLES = {"optimisers": optimisers, "preprocessing": preparations, "leverages": leverages}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quasi_newton.table1", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3, help="so many splits")
-    parser.add_argument(
-        "--only", choices=("optimisers", "preprocessing", "leverages"), help="one of the tables"
+    chosen = arguments(
+        "quasi_newton.table1",
+        __doc__,
+        seeds=(3, "so many splits"),
+        only={"choices": TABLES, "help": "one of the tables"},
+        out=(DOCS / "quasi-newton-privacy.md", "the document that is filled"),
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=ROOT / "docs" / "quasi-newton-privacy.md",
-        help="the document that is filled",
-    )
-    chosen = parser.parse_args()
-    if "STREAMFL_DATA" not in os.environ:
-        sys.exit("STREAMFL_DATA is not set: the folder with credit_default.npz and gmsc.npz")
-    folder, began = Path(os.environ["STREAMFL_DATA"]), time.perf_counter()
-    tables: dict[str, Callable[[Path, int], str]] = {
-        "optimisers": optimisers,
-        "preprocessing": preparations,
-        "leverages": leverages,
-    }
-    contents = {
-        name: table(folder, chosen.seeds) for name, table in tables.items() if chosen.only in (None, name)
-    }
-    chosen.out.write_text(fill(chosen.out.read_text(encoding="utf-8"), contents), encoding="utf-8")
+    folder, began = data_folder(), time.perf_counter()
+    names = [chosen.only] if chosen.only else TABLES
+    fill_in(chosen.out, {name: str(TABLES[name](folder, chosen.seeds)) for name in names})
     print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
 
 

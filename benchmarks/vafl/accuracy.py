@@ -7,17 +7,14 @@ memory bus. A table in Markdown on stdout, a line as soon as it is known; tens o
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
 import tempfile
 import time
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.commands import Markdown, arguments, data_folder, data_set, is_wanted, several
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.vafl.config import VaflSettings
@@ -39,16 +36,20 @@ ALIKE = (1.0,) * 7
 TWO_SLOW = (1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 10.0)
 
 
-def private(mu: float, size: int, batch: int, rate: float) -> dict[str, Any]:
+def noise_of(mu: float) -> dict[str, float]:
     """An entity that is shown and learnt from once costs ``mu`` at each party, nine tenths of mu^2 by its
     embedding."""
-    noise = {"embedding_norm": 1.0, "embedding_noise": 2 / (mu * 0.9**0.5)}
-    steps = {"gradient_norm": 1.0, "gradient_noise": 2 / (mu * 0.1**0.5), "budget_mu": mu * (1 + 1e-9)}
+    embedding, gradient = (2 / (mu * share**0.5) for share in (0.9, 0.1))
+    noise = {"embedding_norm": 1.0, "embedding_noise": embedding}
+    return {**noise, "gradient_norm": 1.0, "gradient_noise": gradient}
+
+
+def private(mu: float, size: int, batch: int, rate: float) -> dict[str, Any]:
     return {
         "federation": {"embedding_size": size},
         "embedding": {"hidden": [64]},
         "head": {"kind": "network"},
-        "privacy": noise | steps,
+        "privacy": {**noise_of(mu), "budget_mu": mu * (1 + 1e-9)},
         "learning": {"optimiser": "sgd", "learning_rate": rate, "batch_size": batch},
     }
 
@@ -82,55 +83,35 @@ RUNS: dict[str, tuple[str, dict[str, Any], int | None, int, float]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.vafl.accuracy", description=__doc__)
-    parser.add_argument(
-        "--only", action="append", help="a run's name or a pattern; may be given several times"
-    )
-    parser.add_argument("--seed", type=int, action="append", help="may be given several times; left out: 0")
-    chosen = parser.parse_args()
-    if "STREAMFL_DATA" not in os.environ:
-        sys.exit("STREAMFL_DATA is not set: the folder with mnist.npz, fashion_mnist.npz and a9a.npz")
-    names = [name for name in RUNS if any(fnmatchcase(name, pattern) for pattern in chosen.only or ["*"])]
-    heads = (
-        "run",
-        "seed",
-        "accuracy",
-        "goal",
-        "noisy embeddings",
-        "one party absent",
-        "mu",
-        "embeddings",
-        "asked anew",
-        "staleness, mean and largest",
-        "virtual seconds",
-        "seconds",
-    )
-    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}", flush=True)
-    for name in names:
+    seeds = several("left out: 0", kind=int)
+    chosen = arguments("vafl.accuracy", __doc__, only=several("a run's name or a pattern"), seed=seeds)
+    told = ("embeddings", "asked anew", "staleness, mean and largest", "virtual seconds", "seconds")
+    heads = ("accuracy", "goal", "noisy embeddings", "one party absent", "mu", *told)
+    table = Markdown("run", "seed", *heads)
+    for name in (name for name in RUNS if is_wanted(name, chosen.only)):
         accuracies = []
         for seed in chosen.seed or [0]:
-            row, accuracy = measured(name, seed, Path(os.environ["STREAMFL_DATA"]))
+            cells, accuracy = measured(name, seed)
             accuracies.append(accuracy)
-            print(row, flush=True)
+            table.add(name, seed, *cells)
         if len(accuracies) > 1:
             spread = f"{np.mean(accuracies):.4f} ({min(accuracies):.4f} to {max(accuracies):.4f})"
-            print(f"| {name} | all {len(accuracies)} | {spread} |{' |' * (len(heads) - 3)}", flush=True)
+            table.add(name, f"all {len(accuracies)}", spread, *[""] * (len(heads) - 1))
 
 
-def measured(name: str, seed: int, folder: Path) -> tuple[str, float]:
-    """One run as a row of the table, and its accuracy."""
+def measured(name: str, seed: int) -> tuple[list[str], float]:
+    """What is told of a run, and its accuracy."""
     data, sections, epochs, late, goal = RUNS[name]
     began = time.perf_counter()
     # Directions of embeddings tell more of inputs about 0.
-    table = read(folder / f"{data}.npz", PARTIES[data], MEAN_PIXEL if "privacy" in sections else 0.0)
+    table = read(data, PARTIES[data], MEAN_PIXEL if "privacy" in sections else 0.0)
     delays = [Delay(mean) for mean in (TWO_SLOW if "two slow" in name else ALIKE)[: PARTIES[data]]]
     chosen = settings(data, sections, seed, online=epochs is None)
     outcome = run_vertical(chosen, table, delays=delays, epochs=epochs, label_delay=late)
     seconds = time.perf_counter() - began
     without = [one.accuracy or 0.0 for one in outcome.absent.values()]
-    columns = (
-        name,
-        str(seed),
+    assert outcome.final.accuracy is not None
+    cells = [
         f"{outcome.final.accuracy:.4f}",
         f"{goal:g}" if goal else "",
         "" if outcome.noisy is None else f"{outcome.noisy.accuracy:.4f}",
@@ -141,9 +122,8 @@ def measured(name: str, seed: int, folder: Path) -> tuple[str, float]:
         f"{outcome.staleness_mean:.1f}, {outcome.staleness_largest}",
         f"{outcome.seconds:,.0f}",
         f"{seconds:.0f}",
-    )
-    assert outcome.final.accuracy is not None
-    return f"| {' | '.join(columns)} |", outcome.final.accuracy
+    ]
+    return cells, outcome.final.accuracy
 
 
 def settings(data: str, sections: dict[str, Any], seed: int, online: bool = False) -> VaflSettings:
@@ -155,6 +135,9 @@ def settings(data: str, sections: dict[str, Any], seed: int, online: bool = Fals
     loss = {"loss": "softmax", "classes": 10} if images else {"loss": "logistic"}
     learning: dict[str, Any] = {**loss, "learning_rate": 0.03, "batch_size": 16}
     learning |= sections.get("learning", {})
+    own = {key: value for key, value in sections.items() if key not in ("federation", "learning")}
+    if "privacy" in own:
+        own["privacy"] = {**own["privacy"], "secret_file": known_secret()}
     return VaflSettings.model_validate(
         {
             "federation": {
@@ -167,19 +150,14 @@ def settings(data: str, sections: dict[str, Any], seed: int, online: bool = Fals
             "role": {"kind": "simulation"},
             # Slow parties show entities long after the others: nothing expires.
             "alignment": {"quorum": PARTIES[data] if online else 1, "revise": False, "expiry_seconds": 1e6},
-            **{key: value for key, value in sections.items() if key not in ("federation", "learning")},
+            **own,
             "embedding": {"standardise": False, **sections.get("embedding", {})},
-            **(
-                {"privacy": {**sections["privacy"], "secret_file": _secret()}}
-                if "privacy" in sections
-                else {}
-            ),
             "learning": learning,
         }
     )
 
 
-def _secret() -> str:
+def known_secret() -> str:
     """A file whose noise is the same at every run."""
     path = Path(tempfile.gettempdir()) / "streamfl-benchmark-secret"
     path.write_bytes(b"not a secret at all, for a benchmark is to be done again")
@@ -187,20 +165,17 @@ def _secret() -> str:
     return str(path)
 
 
-def read(path: Path, parties: int, mean: float = 0.0) -> VerticalTable:
+def read(name: str, parties: int, mean: float = 0.0) -> VerticalTable:
     """The columns dealt in order, the official test rows last; pixels from 0 to 1, less ``mean``."""
-    with np.load(path) as archive:
-        inputs = np.concatenate([archive["X"], archive["X_test"]]).astype(float)
-        labels = np.concatenate([archive["y"], archive["y_test"]]).astype(float)
-        tests = len(archive["y_test"])
+    learnt, of_learnt, tests, of_tests = data_set(data_folder(), name, "X", "y", "X_test", "y_test")
+    inputs, labels = np.concatenate([learnt, tests]), np.concatenate([of_learnt, of_tests])
     if inputs.max() > 1:
         inputs /= 255.0
     inputs -= mean
     if labels.min() < 0:
         labels = (labels > 0).astype(float)
-    return VerticalTable(
-        [np.ascontiguousarray(part) for part in np.array_split(inputs, parties, axis=1)], labels, tests
-    )
+    parts = [np.ascontiguousarray(part) for part in np.array_split(inputs, parties, axis=1)]
+    return VerticalTable(parts, labels, len(of_tests))
 
 
 if __name__ == "__main__":

@@ -5,32 +5,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.commands import Floats
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.messages import EMBEDDING, REPLY
+from streamfl.vafl.messages import EMBEDDING, REPLY, Reply
 from streamfl.vafl.tools.federation import VerticalFederation
-
-__all__ = [
-    "BATCH",
-    "ENTITIES",
-    "PARTIES",
-    "Figures",
-    "Heard",
-    "first_numbers",
-    "heard_of",
-    "run",
-    "secret_file",
-    "settings",
-    "table",
-]
 
 # Pieces of outdoor photographs; the label: whether people made what is on them.
 DATA, MADE_BY_PEOPLE = "river:ImageSegments", {"brickface", "cement", "path", "window"}
@@ -42,7 +29,7 @@ Figures = Mapping[str, Any]
 
 
 @cache
-def table() -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+def table() -> tuple[list[Floats], Floats]:
     """Inputs by party, (rows, features) with mean 0 and deviation 1, and labels 0 and 1, in one random
     order."""
     data = read_data(DATA)
@@ -84,34 +71,39 @@ class Heard:
     predictions: list[dict[str, Any]]
 
 
-def run(own: VaflSettings, passes: int = 1, labelled: int = ENTITIES, own_start: bool = False) -> Heard:
-    """Let a federation learn from entities of which the first ``labelled`` have their label from the
-    beginning, the others none."""
-    inputs, labels = table()
-    federation = VerticalFederation(
-        own, [one[:ENTITIES] for one in inputs], labels[:ENTITIES], arrivals=BATCH, own_start=own_start
-    )
+def started(own: VaflSettings, labels: Floats | None = None, **options: Any) -> VerticalFederation:
+    """A federation with the first entities. labels: others than the table's."""
+    inputs, truth = table()
+    given = (truth if labels is None else labels)[:ENTITIES]
+    return VerticalFederation(own, [one[:ENTITIES] for one in inputs], given, **options)
+
+
+def learn(federation: VerticalFederation, passes: int = 1, labelled: int = ENTITIES) -> None:
+    """Let it learn from entities of which the first ``labelled`` have their label from the beginning, the
+    others none."""
     federation.write_labels(range(labelled))
-    federation.replay([list(range(ENTITIES)) * passes] * len(inputs))
+    federation.replay([list(range(ENTITIES)) * passes] * len(PARTIES))
     federation.run()
-    heard = heard_of(federation)
-    federation.close()
-    return heard
+
+
+def run(own: VaflSettings, passes: int = 1, labelled: int = ENTITIES, own_start: bool = False) -> Heard:
+    """What is heard of a federation that learns."""
+    with closing(started(own, arrivals=BATCH, own_start=own_start)) as federation:
+        learn(federation, passes, labelled)
+        return heard_of(federation)
 
 
 def heard_of(federation: VerticalFederation) -> Heard:
     """Everything that lies on its topics by now."""
-    name, read = federation.settings.federation.name, federation.bus.read
+
+    def records(topic: str) -> list[bytes]:
+        name = f"{federation.settings.federation.name}.{topic}"
+        return [record.value or b"" for record in federation.bus.read(name)]
+
     return Heard(
-        {
-            party: [EMBEDDING.decode(record.value or b"") for record in read(f"{name}.{party}.embeddings")]
-            for party in PARTIES
-        },
-        {
-            party: [REPLY.decode(record.value or b"") for record in read(f"{name}.{party}.gradients")]
-            for party in PARTIES
-        },
-        [json.loads(record.value or b"") for record in read(f"{name}.predictions")],
+        {party: [EMBEDDING.decode(one) for one in records(f"{party}.embeddings")] for party in PARTIES},
+        {party: [REPLY.decode(one) for one in records(f"{party}.gradients")] for party in PARTIES},
+        [json.loads(one) for one in records("predictions")],
     )
 
 
@@ -123,5 +115,20 @@ def secret_file(folder: Path, number: int = 0) -> str:
     return str(path)
 
 
-def first_numbers(messages: Sequence[Any]) -> NDArray[np.float64]:
-    return np.array([np.frombuffer(one.gradient, np.float32)[0] for one in messages], np.float64)
+def noisy_replies(folder: Path) -> Figures:
+    """What hides labels."""
+    return {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
+
+
+def vectors(messages: Sequence[Any]) -> Floats:
+    """Embeddings, or gradients: (messages, embedding size)."""
+    contents = [one.gradient if isinstance(one, Reply) else one.values for one in messages]
+    return np.array([np.frombuffer(one, np.float32) for one in contents], np.float64)
+
+
+def by_entity(messages: Sequence[Any]) -> dict[str, list[float]]:
+    """The first number of each message."""
+    found: dict[str, list[float]] = {}
+    for one, number in zip(messages, vectors(messages)[:, 0].tolist(), strict=True):
+        found.setdefault(one.entity, []).append(number)
+    return found

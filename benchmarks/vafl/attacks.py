@@ -25,8 +25,6 @@ from benchmarks.vafl.label_attacks import (
     two_federations,
 )
 
-__all__ = ["ATTACKS"]
-
 ATTACKS: Attacks = {
     function.__name__: function
     for function in (

@@ -11,8 +11,6 @@ from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.metrics import PartyMetrics
 from streamfl.vafl.tools.federation import VerticalFederation
 
-__all__ = ["WORKLOADS"]
-
 PARTIES, FEATURES, ROUND, BEFORE, ROUNDS = ("bank", "shop", "phone"), 8, 400, 1, 2
 
 

@@ -8,30 +8,27 @@ written out here. ``--noise``: what noise costs. STREAMFL_DATA adds tables.
 
 from __future__ import annotations
 
-import argparse
 import os
-import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from river import compose, linear_model, preprocessing
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer, load_diabetes, make_classification, make_friedman1
 
+from benchmarks.commands import Floats, arguments, data_folder, data_set
+from benchmarks.vafl.accuracy import known_secret, noise_of
 from streamfl.learning.accuracy import accuracy, log_loss
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.vafl.config import COORDINATOR, RATES, VaflSettings
 from streamfl.vafl.tools.run import run_vertical
 
-Floats = NDArray[np.float64]
 ENTITIES = 4_000
 # The last ones are for the figure on other entities, which is not looked at here.
 REST = 50
@@ -68,10 +65,8 @@ def tables(square: bool) -> Iterator[tuple[str, Floats, Floats]]:
         yield "breast cancer", *_shuffled(load_breast_cancer(return_X_y=True), draws)
         yield "river Phishing", *_of_river("Phishing")
         yield "river Bananas", *_of_river("Bananas")
-    folder = os.environ.get("STREAMFL_DATA")
-    for name in (NUMBERS if square else CLASSES) if folder else ():
-        with np.load(Path(folder or "") / f"{name}.npz") as archive:
-            inputs, labels = archive["X"].astype(float), archive["y"].astype(float)
+    for name in (NUMBERS if square else CLASSES) if "STREAMFL_DATA" in os.environ else ():
+        inputs, labels = data_set(data_folder(), name)
         inputs = np.where(np.isnan(inputs), np.nanmean(inputs, axis=0), inputs)
         labels = labels if square else (labels > 0).astype(float)
         order = np.arange(len(labels)) if name in ("elec2", "bike_hour") else draws.permutation(len(labels))
@@ -92,7 +87,8 @@ def _shuffled(table: tuple[Floats, Floats], draws: np.random.Generator) -> tuple
 def _of_river(name: str) -> tuple[Floats, Floats]:
     location = f"river:{name}"
     data = read_data(location)
-    return numbers(data, data.inputs(["y"]), location), numbers(data, ["y"], location)[:, 0]
+    inputs, labels = (numbers(data, names, location) for names in (data.inputs(["y"]), ["y"]))
+    return inputs, labels[:, 0]
 
 
 def prepared(square: bool, names: str, rows: int = ENTITIES) -> Iterator[tuple[str, Floats, Floats]]:
@@ -141,11 +137,11 @@ def pooled(inputs: Floats, labels: Floats, square: bool, late: int) -> Quality:
     predicted = np.empty(len(labels))
     rows = [dict(enumerate(row)) for row in inputs.tolist()]
     for begin in range(0, len(rows), late):
-        for number in range(begin, min(begin + late, len(rows))):
-            predicted[number] = (
-                line.predict_one(rows[number]) if square else line.predict_proba_one(rows[number])[True]
-            )
-        for number in range(begin, min(begin + late, len(rows))):
+        together = range(begin, min(begin + late, len(rows)))
+        for number in together:
+            row = rows[number]
+            predicted[number] = line.predict_one(row) if square else line.predict_proba_one(row)[True]
+        for number in together:
             line.learn_one(rows[number], labels[number] if square else bool(labels[number]))
     return quality(predicted, labels, square)
 
@@ -238,10 +234,9 @@ def compare(
         base = labels.std() if square else max(labels.mean(), 1 - labels.mean())
         shape = f"{len(labels) - REST} x {inputs.shape[1]}"
         table.add_row(name, shape, _cell(whole), _cell(parties), _beside(parties, whole), f"{base:.3f}")
-    what = "root of the mean squared error, label 0 to 1" if square else "accuracy, log loss"
     when = "one label after the other" if late == 1 else f"labels {late} at a time"
     drawn = f"; mean of seeds {SEEDS[0]} and {SEEDS[1]}" if network else ""
-    console.print(f"{what}, of predictions before the label; {when}{drawn}")
+    console.print(f"{_measures(square)}, of predictions before the label; {when}{drawn}")
     console.print(table)
 
 
@@ -251,70 +246,46 @@ def noise(console: Console, square: bool, names: str, rows: int) -> None:
     labels_mu = {f"labels, mu {mu:g}": mu for mu in LABEL_MU}
     parties_mu = {f"parties, mu {mu:g}": mu for mu in PARTY_MU}
     table = Table("table", "no noise", *labels_mu, "bounded, no noise", *parties_mu)
-    with tempfile.TemporaryDirectory() as folder:
-        secret = Path(folder) / "secret"
-        secret.write_bytes(b"not a secret at all, for a benchmark is to be done again")
-        secret.chmod(0o600)
-        for name, inputs, labels in prepared(square, names, rows):
-            cells = [federation(inputs, labels, square, 1)]
-            for mu in labels_mu.values():
-                hidden = {"secret_file": str(secret), "reply_noise": (2.0 if square else 1.0) / mu}
-                cells.append(federation(inputs, labels, square, 1, privacy=hidden))
-            low, high = inputs.min(axis=0), inputs.max(axis=0)
-            public = (2 * (inputs - low) / np.where(high > low, high - low, 1.0) - 1) / np.sqrt(
-                inputs.shape[1] / 2
-            )
-            cells += [
-                _private(public, labels, square, mu, str(secret)) for mu in (None, *parties_mu.values())
-            ]
-            table.add_row(name, *map(_cell, cells))
-    console.print(
-        f"{'root of the mean squared error, label 0 to 1' if square else 'accuracy, log loss'}, of "
-        "predictions before it"
-    )
+    for name, inputs, labels in prepared(square, names, rows):
+        cells = [federation(inputs, labels, square, 1)]
+        for mu in labels_mu.values():
+            hidden = {"secret_file": known_secret(), "reply_noise": (2.0 if square else 1.0) / mu}
+            cells.append(federation(inputs, labels, square, 1, privacy=hidden))
+        low, high = inputs.min(axis=0), inputs.max(axis=0)
+        public = (2 * (inputs - low) / np.where(high > low, high - low, 1.0) - 1) / np.sqrt(
+            inputs.shape[1] / 2
+        )
+        # Embeddings of 4 numbers and norm 1 under a linear head.
+        sections: dict[str, Any] = {"head": {"kind": "network"}, "embedding": {"standardise": False}}
+        for own in (None, *parties_mu.values()):
+            noise = {} if own is None else {**noise_of(own), "secret_file": known_secret()}
+            cells.append(federation(public, labels, square, 1, size=4, privacy=noise, **sections))
+        table.add_row(name, *map(_cell, cells))
+    console.print(f"{_measures(square)}, of predictions before it")
     console.print(table)
 
 
-def _private(inputs: Floats, labels: Floats, square: bool, mu: float | None, secret: str) -> Quality:
-    """Embeddings of 4 numbers and norm 1 under a linear head. Nine tenths of mu^2 are spent on the
-    embedding."""
-    privacy: dict[str, Any] = {}
-    if mu is not None:
-        embedding, step = 2 / (mu * 0.9**0.5), 2 / (mu * 0.1**0.5)
-        privacy = {
-            "embedding_norm": 1.0,
-            "embedding_noise": embedding,
-            "gradient_norm": 1.0,
-            "gradient_noise": step,
-        }
-        privacy["secret_file"] = secret
-    sections: dict[str, Any] = {
-        "head": {"kind": "network"},
-        "privacy": privacy,
-        "embedding": {"standardise": False},
-    }
-    return federation(inputs, labels, square, 1, size=4, **sections)
+def _measures(square: bool) -> str:
+    return "root of the mean squared error, label 0 to 1" if square else "accuracy, log loss"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.vafl.defaults", description=__doc__)
-    parser.add_argument("--late", type=int, default=1, help="labels that come together; left out: 1")
-    parser.add_argument("--networks", action="store_true", help="parties and head with a hidden layer")
-    parser.add_argument("--noise", action="store_true", help="what noise costs")
-    parser.add_argument("--batch-size", type=int, help="learning.batch_size; left out: as by default")
-    parser.add_argument("--only", default="*", help="a table's name or a pattern")
-    parser.add_argument(
-        "--rows", type=int, default=ENTITIES, help=f"of each table at most; left out: {ENTITIES:,}"
+    chosen = arguments(
+        "vafl.defaults",
+        __doc__,
+        late=(1, "labels that come together"),
+        networks=(False, "parties and head with a hidden layer"),
+        noise=(False, "what noise costs"),
+        batch_size={"type": int, "help": "learning.batch_size; left out: as by default"},
+        only=("*", "a table's name or a pattern"),
+        rows=(ENTITIES, "of each table at most"),
     )
-    chosen = parser.parse_args()
-    console = Console(width=160)
+    console, of = Console(width=160), (chosen.only, chosen.rows)
     for square in (False, True):
         if chosen.noise:
-            noise(console, square, chosen.only, chosen.rows)
+            noise(console, square, *of)
         else:
-            compare(
-                console, square, chosen.late, chosen.networks, chosen.batch_size, chosen.only, chosen.rows
-            )
+            compare(console, square, chosen.late, chosen.networks, chosen.batch_size, *of)
 
 
 if __name__ == "__main__":

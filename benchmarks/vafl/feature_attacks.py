@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +12,28 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from benchmarks.attacks import Attack
+from benchmarks.commands import Floats
 from benchmarks.vafl.attacked import (
     BATCH,
     ENTITIES,
     PARTIES,
     Figures,
     Heard,
-    first_numbers,
+    by_entity,
+    learn,
+    noisy_replies,
     run,
     secret_file,
     settings,
+    started,
     table,
+    vectors,
 )
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.privacy.keyed_noise import noisy
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.functions.models import embedding_function
-from streamfl.vafl.tools.federation import VerticalFederation
-
-__all__ = [
-    "another_norm",
-    "inverted_embeddings",
-    "known_records",
-    "last_digits",
-    "membership",
-    "reachable",
-    "revisions",
-    "the_other_party",
-]
 
 NETWORK: Mapping[str, Mapping[str, Any]] = {
     "embedding": {"hidden": [16]},
@@ -78,7 +72,7 @@ def _inverted(own: VaflSettings, heard: Heard) -> list[bool]:
     for step in range(len(heard.embeddings["a"]) // BATCH):
         batch = heard.embeddings["a"][step * BATCH : (step + 1) * BATCH]
         inputs = _solve(
-            lambda rows: function.forward(parameters, rows).outputs, _vectors(batch), truth.shape[1]
+            lambda rows: function.forward(parameters, rows).outputs, vectors(batch), truth.shape[1]
         )
         found += (np.abs(inputs - truth[[int(one.entity) for one in batch]]).max(axis=1) <= NEAR).tolist()
         cotangents = np.array([gradients[one.entity] for one in batch], np.float64)
@@ -90,11 +84,11 @@ def _inverted(own: VaflSettings, heard: Heard) -> list[bool]:
 
 
 def _solve(
-    function: Callable[[NDArray[np.float64]], NDArray[Any]],
-    shown: NDArray[np.float64],
+    function: Callable[[Floats], NDArray[Any]],
+    shown: Floats,
     size: int,
     steps: int = 60,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Inputs (n, size) for which the function comes nearest to ``shown``: Levenberg and Marquardt's method
     from several points."""
     draws = np.random.default_rng(0)
@@ -129,7 +123,7 @@ def known_records(folder: Path) -> Iterator[Attack]:
         own = settings({**NETWORK, **sections}, 8)
         heard = run(own)
         truth = table()[0][0]
-        shown = _vectors(heard.embeddings["a"])
+        shown = vectors(heard.embeddings["a"])
         truth = truth[[int(one.entity) for one in heard.embeddings["a"]]]
         # The last ones, for the parameters move least there: 100 that are known, among 400.
         shown, truth = np.hstack([shown, np.ones((len(shown), 1))])[-400:], truth[-400:]
@@ -139,25 +133,16 @@ def known_records(folder: Path) -> Iterator[Attack]:
         # A fit that is worse than the mean explains nothing.
         return max(0.0, float(1 - rest / np.square(truth[~known] - truth[~known].mean(axis=0)).sum()))
 
-    noise = {
-        "privacy": {
-            "embedding_norm": 1.0,
-            "embedding_noise": 4.0,
-            "gradient_norm": 0.1,
-            "gradient_noise": 4.0,
-            "secret_file": secret_file(folder),
-        }
+    strengths = {
+        "embedding_norm": 1.0,
+        "embedding_noise": 4.0,
+        "gradient_norm": 0.1,
+        "gradient_noise": 4.0,
     }
-    yield Attack(
-        "100 records known, regression",
-        "coordinator",
-        "share of the other records' variance explained",
-        explained({}),
-        "[privacy], C 1, c 4",
-        explained(noise),
-        None,
-        0.0,
-    )
+    noise = {"privacy": {**strengths, "secret_file": secret_file(folder)}}
+    name, figure = "100 records known, regression", "share of the other records' variance explained"
+    plain, protected = explained({}), explained(noise)
+    yield Attack(name, "coordinator", figure, plain, "[privacy], C 1, c 4", protected, None, 0.0)
 
 
 def the_other_party(folder: Path) -> Iterator[Attack]:
@@ -168,27 +153,15 @@ def the_other_party(folder: Path) -> Iterator[Attack]:
         heard = run(settings(sections))
         labels = table()[1]
         own, other = _shown(heard, "a"), _shown(heard, "b")
+        told = {entity: numbers[-1] for entity, numbers in by_entity(heard.gradients["a"]).items()}
         names = [one.entity for one in heard.gradients["a"]][BATCH:]
-        told = dict(
-            zip(
-                [one.entity for one in heard.gradients["a"]], first_numbers(heard.gradients["a"]), strict=True
-            )
-        )
         prediction = np.clip([told[name] + labels[int(name)] for name in names], 1e-6, 1 - 1e-6)
         guess = np.log(prediction / (1 - prediction)) - [own[name] for name in names]
         return _correlation(guess, [other[name] for name in names])
 
-    noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
-    yield Attack(
-        "the other party's embedding",
-        "a party that learns the label",
-        "correlation",
-        correlation({}),
-        "reply_noise = 1",
-        correlation(noise),
-        None,
-        0.0,
-    )
+    name, by = "the other party's embedding", "a party that learns the label"
+    plain, protected = correlation({}), correlation(noisy_replies(folder))
+    yield Attack(name, by, "correlation", plain, "reply_noise = 1", protected, None, 0.0)
 
 
 def revisions(folder: Path) -> Iterator[Attack]:
@@ -197,10 +170,8 @@ def revisions(folder: Path) -> Iterator[Attack]:
     learnt = ENTITIES // 2
 
     def correlation(**alignment: Any) -> float:
-        heard = run(
-            settings({"learning": {"wait_for": 1, "in_flight": None}, "alignment": alignment}),
-            labelled=learnt,
-        )
+        learning = {"wait_for": 1, "in_flight": None}
+        heard = run(settings({"learning": learning, "alignment": alignment}), labelled=learnt)
         odds: dict[str, list[float]] = {}
         for one in heard.predictions:
             odds.setdefault(one["entity"], []).append(
@@ -216,15 +187,9 @@ def revisions(folder: Path) -> Iterator[Attack]:
         ("alignment.revise = false", {"quorum": 1, "revise": False}),
         ("alignment.quorum = 2, of 2 parties", {"quorum": 2}),
     ):
-        figure = "largest correlation with an embedding"
-        yield Attack(
-            "predictions compared",
-            "who reads predictions",
-            figure,
-            loose,
-            protection,
-            correlation(**alignment),
-        )
+        name, figure = "predictions compared", "largest correlation with an embedding"
+        found = correlation(**alignment)
+        yield Attack(name, "who reads predictions", figure, loose, protection, found)
 
 
 def last_digits(folder: Path) -> Iterator[Attack]:
@@ -243,7 +208,7 @@ def last_digits(folder: Path) -> Iterator[Attack]:
         ]
     )
 
-    def area(told: NDArray[np.float64]) -> float:
+    def area(told: Floats) -> float:
         both = np.concatenate(list(told))
         able = [reachable(both, value, noise).sum(axis=1) for value in values]
         return area_under_curve((able[0] - able[1]).astype(float), np.repeat([1.0, 0.0], repeats))
@@ -270,9 +235,9 @@ def another_norm(folder: Path) -> Iterator[Attack]:
     shown = []
     for norm in (1.0, 2.0):
         heard = run(settings({**NETWORK, "privacy": {**noise, "embedding_norm": norm}}, 8), labelled=0)
-        shown.append(_vectors(heard.embeddings["a"][:BATCH]))
+        shown.append(vectors(heard.embeddings["a"][:BATCH]))
     clean = run(settings(NETWORK, 8), labelled=0)
-    direction = _vectors(clean.embeddings["a"][:BATCH])
+    direction = vectors(clean.embeddings["a"][:BATCH])
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
     found = _correlation((shown[1] - shown[0]).ravel(), direction.ravel())
     drawn = np.random.default_rng(1).normal(0.0, noise["embedding_noise"], direction.shape)
@@ -285,38 +250,19 @@ def membership(folder: Path) -> Iterator[Attack]:
     """Was an entity among those that were learnt from, five times over? The attacker has the model, and looks
     at the loss."""
     inputs, labels = table()
-    kept = {"alignment": {"keep": True}}
-    federation = VerticalFederation(
-        settings({**NETWORK, **kept}, 8), [one[:ENTITIES] for one in inputs], labels[:ENTITIES]
-    )
-    federation.write_labels(range(ENTITIES))
-    federation.replay([list(range(ENTITIES)) * 5] * len(inputs))
-    federation.run()
-    losses = [
-        federation.evaluate([one[row : row + 1] for one in inputs], labels[row : row + 1]).loss
-        for row in range(2 * ENTITIES)
-    ]
-    federation.close()
+    with closing(started(settings({**NETWORK, "alignment": {"keep": True}}, 8))) as federation:
+        learn(federation, passes=5)
+        losses = [
+            federation.evaluate([one[row : row + 1] for one in inputs], labels[row : row + 1]).loss
+            for row in range(2 * ENTITIES)
+        ]
     found = area_under_curve(-np.array(losses), np.repeat([1.0, 0.0], ENTITIES))
-    yield Attack(
-        "membership by the loss",
-        "all members together",
-        "AUC of having been learnt from",
-        found,
-        "none",
-        None,
-        None,
-        0.5,
-    )
-
-
-def _vectors(embeddings: Sequence[Any]) -> NDArray[np.float64]:
-    """(embeddings, embedding size)."""
-    return np.array([np.frombuffer(one.values, np.float32) for one in embeddings], np.float64)
+    name, by, figure = "membership by the loss", "all members together", "AUC of having been learnt from"
+    yield Attack(name, by, figure, found, "none", None, None, 0.5)
 
 
 def _shown(heard: Heard, party: str) -> dict[str, float]:
-    return {one.entity: float(np.frombuffer(one.values, np.float32)[0]) for one in heard.embeddings[party]}
+    return {entity: numbers[-1] for entity, numbers in by_entity(heard.embeddings[party]).items()}
 
 
 def _correlation(one: Sequence[float] | NDArray[Any], other: Sequence[float] | NDArray[Any]) -> float:

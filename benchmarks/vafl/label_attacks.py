@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,21 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from benchmarks.attacks import Attack
+from benchmarks.commands import Floats
 from benchmarks.vafl.attacked import (
     ENTITIES,
     PARTIES,
     Figures,
     Heard,
-    first_numbers,
+    by_entity,
     heard_of,
+    learn,
+    noisy_replies,
     run,
-    secret_file,
     settings,
+    started,
     table,
+    vectors,
 )
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
@@ -32,16 +37,10 @@ from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.functions.heads import LOGISTIC, OutputLoss, SumHead
 from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.messages import REPLY, Embedding
-from streamfl.vafl.tools.federation import VerticalFederation
 
-__all__ = [
-    "an_entity_that_returns",
-    "last_digits_of_a_label",
-    "many_gradients",
-    "sign_of_a_gradient",
-    "told_of_a_label",
-    "two_federations",
-]
+AUC, CHANGED, ALL = "AUC of labels", "AUC of whether the label changed", "all parties together"
+# By one noise with a deviation of 1.
+ONE_LABEL = float(ndtr(1 / np.sqrt(2)))
 
 
 def sign_of_a_gradient(folder: Path) -> Iterator[Attack]:
@@ -50,13 +49,10 @@ def sign_of_a_gradient(folder: Path) -> Iterator[Attack]:
     def area(sections: Figures) -> float:
         heard = run(settings(sections))
         labels = table()[1][[int(one.entity) for one in heard.gradients["a"]]]
-        return area_under_curve(-first_numbers(heard.gradients["a"]), labels)
+        return area_under_curve(-vectors(heard.gradients["a"])[:, 0], labels)
 
-    noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
-    protection, bound = "reply_noise = 1", float(ndtr(1 / np.sqrt(2)))
-    yield Attack(
-        "the sign of a gradient", "a party", "AUC of labels", area({}), protection, area(noise), bound, 0.5
-    )
+    name, found = "the sign of a gradient", area(noisy_replies(folder))
+    yield Attack(name, "a party", AUC, area({}), "reply_noise = 1", found, ONE_LABEL, 0.5)
 
 
 def many_gradients(folder: Path) -> Iterator[Attack]:
@@ -64,7 +60,6 @@ def many_gradients(folder: Path) -> Iterator[Attack]:
     is of their sum."""
     passes = 5
     kept = {"alignment": {"keep": True}}
-    noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
     labels = table()[1][:ENTITIES]
 
     def area(own: VaflSettings, anew: float) -> float:
@@ -73,98 +68,56 @@ def many_gradients(folder: Path) -> Iterator[Attack]:
         told += np.random.default_rng(7).normal(0.0, anew, told.shape) if anew else 0.0
         return area_under_curve(told.mean(axis=0), labels)
 
-    bound = float(ndtr(1 / np.sqrt(2)))
-    plain, protected = area(settings(kept), 1.0), area(settings({**kept, **noise}), 0.0)
-    name, figure = "5 gradients of both parties, averaged", "AUC of labels"
-    yield Attack(
-        name,
-        "all parties together",
-        figure,
-        plain,
-        "one noise an entity, not one a gradient",
-        protected,
-        bound,
-        0.5,
-    )
+    plain, protected = area(settings(kept), 1.0), area(settings({**kept, **noisy_replies(folder)}), 0.0)
+    name, protection = "5 gradients of both parties, averaged", "one noise an entity, not one a gradient"
+    yield Attack(name, ALL, AUC, plain, protection, protected, ONE_LABEL, 0.5)
 
 
 def an_entity_that_returns(folder: Path) -> Iterator[Attack]:
     """Entities are learnt from, forgotten, and shown again with a label: is it the one of before?"""
-    inputs, labels = table()
-    noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
-    changed = np.random.default_rng(5).random(ENTITIES) < 0.5
-    federation = VerticalFederation(
-        settings(noise), [one[:ENTITIES] for one in inputs], labels[:ENTITIES].copy()
-    )
-    order = list(range(ENTITIES))
-    for life in range(2):
-        if life:
-            federation.labels[changed] = 1 - federation.labels[changed]
-        federation.write_labels(order)
-        federation.replay([order] * 2)
-        federation.run()
-    heard = heard_of(federation)
-    federation.close()
-    first, second = _labels_as_told(heard)
-    found = area_under_curve(np.abs(first - second), changed.astype(float))
+    changed = _changed()
+    with closing(started(settings(noisy_replies(folder)), table()[1].copy())) as federation:
+        learn(federation)
+        federation.labels[changed] = 1 - federation.labels[changed]
+        learn(federation)
+        first, second = _labels_as_told(heard_of(federation))
+    name, protection = "an entity that returns", "each life has its own noise"
+    yield Attack(name, ALL, CHANGED, None, protection, _apart(first, second), _bound_of_a_change(), 0.5)
+
+
+def _changed() -> NDArray[np.bool_]:
+    """Entities whose label is another one the second time."""
+    return np.random.default_rng(5).random(ENTITIES) < 0.5
+
+
+def _apart(first: Floats, second: Floats) -> float:
+    return area_under_curve(np.abs(first - second), _changed().astype(float))
+
+
+def _bound_of_a_change() -> float:
     draws = np.random.default_rng(0).normal(0.0, np.sqrt(2), (2, 1_000_000))
-    bound = float((np.abs(draws[0] + 1) > np.abs(draws[1])).mean())
-    figure = "AUC of whether the label changed"
-    yield Attack(
-        "an entity that returns",
-        "all parties together",
-        figure,
-        None,
-        "each life has its own noise",
-        found,
-        bound,
-        0.5,
-    )
+    return float((np.abs(draws[0] + 1) > np.abs(draws[1])).mean())
 
 
 def two_federations(folder: Path) -> Iterator[Attack]:
     """The same entities are shown in two federations with one secret file: is it the same label, and what do
     both tell together?"""
-    inputs, labels = table()
-    noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
-    changed = np.random.default_rng(5).random(ENTITIES) < 0.5
 
-    def told(name: str, labels: NDArray[np.float64]) -> NDArray[np.float64]:
-        own = settings({**noise, "federation": {"name": name}})
-        federation = VerticalFederation(own, [one[:ENTITIES] for one in inputs], labels)
-        federation.write_labels(range(ENTITIES))
-        federation.replay([list(range(ENTITIES))] * len(inputs))
-        federation.run()
-        heard = heard_of(federation)
-        federation.close()
-        return np.asarray(_labels_as_told(heard)[0])
+    def told(name: str, labels: Floats) -> Floats:
+        own = settings({**noisy_replies(folder), "federation": {"name": name}})
+        with closing(started(own, labels)) as federation:
+            learn(federation)
+            return np.asarray(_labels_as_told(heard_of(federation))[0])
 
-    of_first = labels[:ENTITIES]
-    of_second = np.where(changed, 1 - of_first, of_first)
+    of_first = table()[1][:ENTITIES]
+    of_second = np.where(_changed(), 1 - of_first, of_first)
     first = told("first", of_first)
-
-    def compared(name: str) -> float:
-        return area_under_curve(np.abs(first - told(name, of_second)), changed.astype(float))
-
-    draws = np.random.default_rng(0).normal(0.0, np.sqrt(2), (2, 1_000_000))
-    bound = float((np.abs(draws[0] + 1) > np.abs(draws[1])).mean())
-    name = "two federations with one secret"
-    by = "all parties together"
-    protection = "another federation.name, another noise"
-    yield Attack(
-        name,
-        by,
-        "AUC of whether the label changed",
-        compared("first"),
-        protection,
-        compared("second"),
-        bound,
-        0.5,
-    )
-    found, bound = area_under_curve((first + told("second", of_first)) / 2, of_first), float(ndtr(1.0))
-    yield Attack(
-        "the same, averaged", by, "AUC of labels", None, "reply_noise = 1 in each", found, bound, 0.5
-    )
+    plain, protected = (_apart(first, told(name, of_second)) for name in ("first", "second"))
+    name, protection = "two federations with one secret", "another federation.name, another noise"
+    yield Attack(name, ALL, CHANGED, plain, protection, protected, _bound_of_a_change(), 0.5)
+    found = area_under_curve((first + told("second", of_first)) / 2, of_first)
+    protection = "reply_noise = 1 in each"
+    yield Attack("the same, averaged", ALL, AUC, None, protection, found, float(ndtr(1.0)), 0.5)
 
 
 def last_digits_of_a_label(folder: Path) -> Iterator[Attack]:
@@ -187,9 +140,8 @@ def last_digits_of_a_label(folder: Path) -> Iterator[Attack]:
 
     bound = float(ndtr(1 / noise / np.sqrt(2)))
     name, protection = "the last digits of a noisy label", "label and noise on one grid"
-    yield Attack(
-        name, "a party", "AUC of labels", area(values[:, None] + drawn), protection, area(own), bound, 0.5
-    )
+    plain = area(values[:, None] + drawn)
+    yield Attack(name, "a party", AUC, plain, protection, area(own), bound, 0.5)
 
 
 def told_of_a_label(
@@ -202,15 +154,10 @@ def told_of_a_label(
 ) -> NDArray[Any]:
     """What a party is told of so many entities with this label, less what it can compute by itself, (count,
     outputs)."""
-    federation = {
-        "name": "f",
-        "parties": ["a"],
-        "embedding_size": loss.outputs,
-        "precision": np.dtype(dtype).name,
-    }
+    federation = {"name": "f", "parties": ["a"], "embedding_size": loss.outputs}
     settings = VaflSettings.model_validate(
         {
-            "federation": federation,
+            "federation": {**federation, "precision": np.dtype(dtype).name},
             "role": {"kind": "vafl-coordinator"},
             "labels": {"topic": "labels", "label": "y"},
             "head": {"kind": "network"},
@@ -240,17 +187,15 @@ def _reachable_in_single(told: NDArray[np.float32], value: np.float32) -> NDArra
     return np.asarray((value + np.array(near) == told).any(axis=0))
 
 
-def _labels_as_told(heard: Heard) -> NDArray[np.float64]:
+def _labels_as_told(heard: Heard) -> Floats:
     """The prediction less the gradient, by pass, (passes, ENTITIES): the label and the noise on it."""
-    sums: dict[int, list[float]] = {}
+    sums: dict[str, list[float]] = {}
     for party in PARTIES:
-        for one in heard.embeddings[party]:
-            sums.setdefault(int(one.entity), []).append(float(np.frombuffer(one.values, np.float32)[0]))
-    told: dict[int, list[float]] = {}
-    for one in heard.gradients["a"]:
-        told.setdefault(int(one.entity), []).append(float(np.frombuffer(one.gradient, np.float32)[0]))
+        for entity, numbers in by_entity(heard.embeddings[party]).items():
+            sums.setdefault(entity, []).extend(numbers)
+    told = by_entity(heard.gradients["a"])
     found = []
-    for entity in range(ENTITIES):
+    for entity in map(str, range(ENTITIES)):
         shown = np.array(sums[entity]).reshape(len(PARTIES), -1).sum(axis=0)
         found.append(1 / (1 + np.exp(-shown)) - np.array(told[entity]))
     return np.array(found).T

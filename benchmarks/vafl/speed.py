@@ -16,7 +16,6 @@ import numpy as np
 
 from benchmarks import end_to_end
 from benchmarks.broker import running_broker
-from benchmarks.federation import Clock, new_worker
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.contract.channels import TopicSpec
 from streamfl.contract.role import Received, Record, Role
@@ -26,14 +25,16 @@ from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.runtime.bus import Outgoing, Step, Subscription, connect
 from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.simulation.vertical.federation import VirtualFederation
+from streamfl.simulation.vertical.members import HEAD
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.functions.models import embedding_function, head, output_loss
-from streamfl.vafl.messages import Embedding, Reply
+from streamfl.vafl.messages import Embedding, Prediction, Reply
+from streamfl.vafl.metrics import PartyMetrics
 from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.roles import ROLES
-
-__all__ = ["Federation", "measure", "settings"]
+from streamfl.vafl.tools.simulated_members import members
 
 PARTIES = ("bank", "shop", "phone")
 # Entities of a round: they are shown by all parties, then labelled.
@@ -90,7 +91,7 @@ def measure() -> Iterator[Figure]:
         yield from _party(kind)
 
 
-def settings(kind: str, role: str, party: str = "bank") -> VaflSettings:
+def settings(kind: str, role: str) -> VaflSettings:
     """A member of a federation with this head, for labels 0 and 1; all that is not said as it is by
     default."""
     sections = HEADS[kind]
@@ -99,8 +100,8 @@ def settings(kind: str, role: str, party: str = "bank") -> VaflSettings:
             **sections,
             "federation": {"name": "bench", "parties": list(PARTIES), **sections["federation"]},
             "role": {"kind": role},
-            "party": {"name": party},
-            "samples": {"topic": f"samples-{party}", "features": "x", "dimension": FEATURES},
+            "party": {"name": PARTIES[0]},
+            "samples": {"topic": "samples", "features": "x", "dimension": FEATURES},
             "labels": {"topic": "labels", "label": "y"},
             "learning": {"batch_size": BATCH, "catch_up_samples": 0},
         }
@@ -120,54 +121,35 @@ def _labels(number: int) -> list[float]:
     return [float(one) for one in _inputs(number)[:, :, 0].sum(axis=0) > 0]
 
 
-class Federation:
+class Federation(VirtualFederation[VaflSettings, MemoryBus]):
     """A coordinator and its parties on a memory bus of their own, and what users will write."""
 
+    prediction = Prediction
+
     def __init__(self, kind: str, rounds: int) -> None:
-        encode = msgspec.json.Encoder().encode
-        self._bus, clock = MemoryBus(), Clock()
-        self._samples = [
-            [
-                Outgoing(f"samples-{party}", name.encode(), encode({"x": row}), 0)
-                for party, rows in zip(PARTIES, _inputs(number).tolist(), strict=True)
-                for name, row in zip(_names(number), rows, strict=True)
-            ]
-            for number in range(rounds)
-        ]
-        self._labels = [
-            [
-                Outgoing("labels", name.encode(), encode({"y": label}), 0)
-                for name, label in zip(_names(number), _labels(number), strict=True)
-            ]
-            for number in range(rounds)
-        ]
-        # The parties first: they make the topics that the coordinator reads.
-        roles = [
-            *(settings(kind, "vafl-party", party) for party in PARTIES),
-            settings(kind, "vafl-coordinator"),
-        ]
-        workers = [new_worker(cast(Any, one), self._bus, clock) for one in roles]
-        self._parties, self._coordinator = workers[:-1], workers[-1]
-        for worker in workers:
-            worker.step(0)
+        inputs = np.concatenate([_inputs(number) for number in range(rounds)], axis=1)
+        labels = np.concatenate([_labels(number) for number in range(rounds)])
+        shared = settings(kind, "vafl-coordinator")
+        super().__init__(shared, lambda clock: MemoryBus(clock=clock), list(inputs), labels)
+        for name, own in members(shared.federation, self.columns).items():
+            self.workers[name] = self._start(self.settings.model_copy(update=own))
 
     def run(self) -> None:
         """Every entity shown by all, predicted, labelled and learnt from."""
-        for samples, labels in zip(self._samples, self._labels, strict=True):
-            self._bus.write(samples)
-            for party in self._parties:
-                party.step(0)
-            self._coordinator.step(0)
-            self._bus.write(labels)
-            self._coordinator.step(0)
-            for party in self._parties:
-                party.step(0)
+        for begin in range(0, len(self.labels), ENTITIES):
+            rows = range(begin, begin + ENTITIES)
+            self.write_samples(rows)
+            self._step(*PARTIES, HEAD)
+            self.write_labels(rows)
+            self._step(HEAD, *PARTIES)
 
     def learnt(self) -> float:
         """Gradients that parties have learnt from."""
-        return sum(
-            one.value for party in self._parties for one in party.role.measure() if one.name == "gradients"
-        )
+        return sum(self.figure(party, PartyMetrics.gradients) for party in PARTIES)
+
+    def _step(self, *names: str) -> None:
+        for name in names:
+            self.workers[name].step(0)
 
 
 class _Bare:

@@ -10,16 +10,12 @@ as long synchronous learning takes; up to minutes a row.
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import sys
 import time
 from contextlib import closing
-from fnmatch import fnmatchcase
 from itertools import product
-from pathlib import Path
 
+from benchmarks.commands import Markdown, arguments, is_wanted, several
 from benchmarks.vafl.accuracy import NETWORK, PARTIES, read, settings
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.vertical.members import HEAD
@@ -54,46 +50,34 @@ RULES: dict[str, tuple[int, int | None, float]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.vafl.virtual_time", description=__doc__)
-    parser.add_argument(
-        "--only", action="append", help="'delays, rule' or a pattern; may be given several times"
+    chosen = arguments(
+        "vafl.virtual_time",
+        __doc__,
+        only=several("'delays, rule' or a pattern"),
+        seed=several("left out: 0", kind=int),
+        target=(TARGET, "the share that is to be right"),
     )
-    parser.add_argument("--seed", type=int, action="append", help="may be given several times; left out: 0")
-    parser.add_argument(
-        "--target", type=float, default=TARGET, help=f"the share that is to be right; left out: {TARGET}"
-    )
-    chosen = parser.parse_args()
-    if "STREAMFL_DATA" not in os.environ:
-        sys.exit("STREAMFL_DATA is not set: the folder with mnist.npz")
-    print(
-        "| delays | rule | seed | virtual seconds at one look | at five in a row | uploads | seconds |",
-        flush=True,
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
-    reached: dict[tuple[str, str, int], tuple[float, float]] = {}
+    looked = ("virtual seconds at one look", "at five in a row", "uploads", "seconds")
+    rows = Markdown("delays", "rule", "seed", *looked)
+    reached: dict[tuple[str, str], dict[int, float]] = {}
     for delays, rule, seed in product(DELAYS, RULES, chosen.seed or [0]):
-        if any(fnmatchcase(f"{delays}, {rule}", pattern) for pattern in chosen.only or ["*"]):
+        if is_wanted(f"{delays}, {rule}", chosen.only):
             began = time.perf_counter()
             *found, uploads = seconds_to_target(delays, rule, seed, chosen.target)
-            reached[delays, rule, seed] = found[0], found[1]
+            reached.setdefault((delays, rule), {})[seed] = found[1]
             texts = [f"{one:,.0f}" if math.isfinite(one) else "not reached" for one in found]
-            columns = (delays, rule, str(seed), *texts, f"{uploads:,}", f"{time.perf_counter() - began:.0f}")
-            print(f"| {' | '.join(columns)} |", flush=True)
-    print(
-        "| delays | rule | seconds in a row, mean of seeds | synchronous takes times as long |\n| --- | --- "
-        "| --- | --- |"
-    )
-    for delays, rule in dict.fromkeys((delays, rule) for delays, rule, _ in reached):
-        own = {seed: lasting for (*place, seed), (_, lasting) in reached.items() if place == [delays, rule]}
-        slow = [reached.get((delays, "synchronous", seed), (math.nan, math.nan))[1] for seed in own]
-        ratios = ", ".join(f"{one / other:.2f}" for one, other in zip(slow, own.values(), strict=True))
-        print(f"| {delays} | {rule} | {sum(own.values()) / len(own):,.0f} | {ratios} |", flush=True)
+            rows.add(delays, rule, seed, *texts, f"{uploads:,}", f"{time.perf_counter() - began:.0f}")
+    times = Markdown("delays", "rule", "seconds in a row, mean of seeds", "synchronous takes times as long")
+    for (delays, rule), own in reached.items():
+        slow = reached.get((delays, "synchronous"), {})
+        ratios = ", ".join(f"{slow.get(seed, math.nan) / one:.2f}" for seed, one in own.items())
+        times.add(delays, rule, f"{sum(own.values()) / len(own):,.0f}", ratios)
 
 
 def seconds_to_target(delays: str, rule: str, seed: int, target: float) -> tuple[float, float, int]:
     """Virtual seconds at one look and in a row, infinite where not reached, and how many embeddings were sent
     until then."""
-    table = read(Path(os.environ["STREAMFL_DATA"]) / "mnist.npz", PARTIES["mnist"])
+    table = read("mnist", PARTIES["mnist"])
     wait, quorum, patience = RULES[rule]
     chosen = settings("mnist", {**NETWORK, "learning": {"wait_for": wait, "quorum": quorum}}, seed)
     chosen = chosen.model_copy(

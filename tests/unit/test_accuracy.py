@@ -86,6 +86,12 @@ def test_a_hash_is_of_what_code_does(tmp_path: Path) -> None:
         source_hash(Method("direct", ("other.py",)), tmp_path)
 
 
+def test_every_method_names_sources_that_are_there() -> None:
+    """Protects `make accuracy` from ending before its first run: a file that a method depends on had
+    moved."""
+    assert all(len(source_hash(method)) == 16 for method in METHODS.values())
+
+
 def test_a_run_is_judged_by_its_predictions() -> None:
     """Protects the figures: the mean over all samples and clients, times 1000, and the running error at the
     kept points."""
