@@ -212,6 +212,11 @@ class LabelJoin:
         """How many samples wait for their label."""
         return self._partitions[partition].counts[_Stage.SAMPLE]
 
+    def knows_samples(self, partition: int) -> bool:
+        """Whether anything is remembered of a sample, with its label or without."""
+        held = self._partitions[partition]
+        return bool(held.joined or held.counts[_Stage.SAMPLE] or held.counts[_Stage.LEARNT])
+
     def largest(self, partition: int) -> int:
         """The most that a client has here: samples, labels, and the memory of pairs that were learnt."""
         return max(map(len, self._partitions[partition].by_client.values()), default=0)

@@ -74,7 +74,8 @@ class LateLabels:
         self.watch = watch
         self.pending: PendingQueues[Pair] = PendingQueues()
         self._arrived: dict[ClientKey, list[tuple[Sample | Label, Record, Headers]]] = {}
-        # How many records were asked for after the last step.
+        # The most records that a poll brings, and how many were asked for after the last step.
+        self._max_records = settings.bus.max_poll_records
         self._asked_for: int | None = None
 
     def open(self, partition: int) -> None:
@@ -125,8 +126,8 @@ class LateLabels:
                     self._put(client, pair)
             sends += self._learn_pairs(now)
         came = sum(len(own) for _, own in arrived)
-        full = self._asked_for is not None and came >= self._asked_for
-        self._order.look(self.pending.counts, now, full=full)
+        full = self._asked_for is not None and came >= min(self._asked_for, self._max_records)
+        self._order.look(self.pending.counts, now, full=full if came or tick else None)
         self._asked_for = self.most_records
         return sends
 

@@ -25,6 +25,8 @@ __all__ = ["ReadingOrder"]
 
 SAMPLES: Final = "samples"
 LABELS: Final = "labels"
+# Samples wait for this too, on its own: labels that are read meanwhile do not begin the patience anew.
+MODEL: Final = "model"
 # The most labels of a partition that wait for their samples, and the part of labels.limit that those of one
 # client may take. The rest of that remembers what the client has learnt: its oldest entry is forgotten first,
 # and that must not be a label whose sample comes next.
@@ -53,7 +55,7 @@ class _Wait:
     """An input that waits until another one was read further, or the model has advanced.
 
     progress: of what it waits for.
-    since: when that was seen last.
+    since: when that was seen last, later by the time in which polls were full of other records.
     """
 
     progress: int
@@ -69,7 +71,7 @@ class _Partition:
     written_at: the time of the last of these, by input.
     misses: the last samples in a row that came without a label in hand.
     sample_came: when the last sample came.
-    next_offset: of the last sample, and one more.
+    next_offset: of the last sample, and one more; None: samples came before a restart, nobody knows which.
     deleted: whether samples before the last ones may have been deleted, and none has met its label since.
     met: when the label came that a sample met last; minus infinity: none was met yet.
     held_until: samples that came until then have waited while labels of earlier ones were read: theirs are
@@ -77,8 +79,8 @@ class _Partition:
     late, early: labels since the last look that came after their sample, and the others.
     labels_are_late: whether most of the last labels did.
     learnt: labels.
-    without_samples: clients of which labels came, and no sample although many were read.
-    waits: by the input that waits.
+    without_samples: clients with labels in hand, and no sample although many were read.
+    waits: by the input that waits; MODEL: samples.
     """
 
     is_history: bool = False
@@ -86,7 +88,7 @@ class _Partition:
     written_at: dict[str, float] = field(default_factory=lambda: {SAMPLES: 0.0, LABELS: 0.0})
     misses: int = 0
     sample_came: float = -math.inf
-    next_offset: int = 0
+    next_offset: int | None = 0
     deleted: bool = False
     met: float = -math.inf
     held_until: float = -math.inf
@@ -100,11 +102,11 @@ class _Partition:
     @property
     def awaited(self) -> Mapping[str, int]:
         """The progress of what an input waits for, by input."""
-        return {SAMPLES: self.received[LABELS] + self.learnt, LABELS: self.received[SAMPLES]}
+        return {SAMPLES: self.received[LABELS], LABELS: self.received[SAMPLES], MODEL: self.learnt}
 
     def note_sample(self, offset: int, met: float | None) -> None:
         """met: when its label came; None: it is not in hand."""
-        if offset > self.next_offset + MARKERS:
+        if self.next_offset is not None and offset > self.next_offset + MARKERS:
             self.deleted, self.met = True, -math.inf
         self.next_offset = offset + 1
         if met is None:
@@ -153,6 +155,7 @@ class ReadingOrder:
         self._share = max(1, join.limit // LABELS_SHARE)
         self._partitions: dict[int, _Partition] = {}
         self._last_now = 0.0
+        self._was_full = False  # the last poll with samples or labels
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Partition()
@@ -165,6 +168,8 @@ class ReadingOrder:
         partition = self._partitions[record.partition]
         if isinstance(message, Sample):
             channel = SAMPLES
+            if not partition.received[SAMPLES] and self._join.knows_samples(record.partition):
+                partition.next_offset = None
             met = self._join.waits_since(JoinKey(record.partition, message.client, message.id), LABELS)
             if met is not None and partition.misses >= MISSES:
                 # None of the samples before this one has a label in hand.
@@ -184,13 +189,15 @@ class ReadingOrder:
         """Note that a label was learnt."""
         self._partitions[partition].learnt += 1
 
-    def look(self, pairs: Mapping[int, int], now: float, *, full: bool) -> None:
+    def look(self, pairs: Mapping[int, int], now: float, *, full: bool | None) -> None:
         """Decide which inputs wait from now on.
 
         pairs: samples with a label that wait for the model, by partition.
-        full: whether as many records came as were asked for. Then more may lie there for those that wait, and
-            their patience does not run.
+        full: whether as many records came as were asked for; None: the model alone came. While poll after
+            poll is full, more may lie there for those that wait, and their patience does not run.
         """
+        crowded = now - self._last_now if full and self._was_full else 0.0
+        self._was_full = self._was_full if full is None else full
         self._last_now = now
         for number, partition in self._partitions.items():
             waiting = set(self._waiting(number, partition, pairs[number]))
@@ -198,8 +205,10 @@ class ReadingOrder:
                 wait = partition.waits.get(channel)
                 if channel not in waiting:
                     partition.waits.pop(channel, None)
-                elif wait is None or wait.progress != progress or (full and self._is_held(wait)):
+                elif wait is None or wait.progress != progress:
                     partition.waits[channel] = _Wait(progress, now)
+                elif self._is_held(wait):
+                    wait.since += crowded
         if any(map(self._wants_labels, self._partitions.values())):
             # Many labels are read at a time, and few samples. So samples wait for the labels of all
             # partitions: read together, labels would be as few at a time as samples.
@@ -234,9 +243,11 @@ class ReadingOrder:
             # Labels are read first, so samples without a label make room for labels.
             self._join.keep(number, LABELS)
             enough = unread[LABELS] <= pace or self._has_enough_labels(number, partition)
-            if not enough or not self._samples_wanted(number, pairs):
+            if not self._samples_wanted(number, pairs):
+                yield MODEL
+            if not enough:
                 yield SAMPLES
-            if enough and unread[SAMPLES]:
+            elif unread[SAMPLES]:
                 yield LABELS
 
     def _samples_wanted(self, number: int, pairs: int) -> int:
@@ -247,10 +258,9 @@ class ReadingOrder:
         # A round waits for every client. Whatever comes before a client's next sample has to be read.
         known = [client for name in labels if (client := self._registry.find((number, name)))]
         lacking = sum(map(self._takes_part, known))
-        if pairs < LATE * len(labels):
-            # Clients without any sample may have none at all.
-            lacking += len(labels) - len(known)
-        return lacking
+        # Clients without any sample may have none at all: few samples are read for them.
+        ahead = max(LATE, self._registry.count(number)) - pairs
+        return lacking + max(0, min(len(labels) - len(known), ahead))
 
     def _most_samples(self, number: int) -> int:
         """The most samples to read on one version of the model.
@@ -275,6 +285,7 @@ class ReadingOrder:
         labels = self._join.labels_without_sample(number)
         others = [client for client in labels if not self._registry.find((number, client))]
         if partition.misses >= MISSES:
+            partition.without_samples.intersection_update(labels)
             partition.without_samples.update(others)
             reads_samples = self._may_read_samples(number, partition)
             self._join.keep(number, LABELS if reads_samples else SAMPLES)
@@ -325,16 +336,20 @@ class ReadingOrder:
     def _is_held(self, wait: _Wait | None) -> bool:
         return wait is not None and self._last_now < wait.since + self._patience
 
+    def _is_paused(self, partition: _Partition, channel: str) -> bool:
+        waits_for = (SAMPLES, MODEL) if channel == SAMPLES else (channel,)
+        return any(self._is_held(partition.waits.get(one)) for one in waits_for)
+
     def _wants_labels(self, partition: _Partition) -> bool:
         """Whether its labels are read, and its samples wait."""
-        return self._is_held(partition.waits.get(SAMPLES)) and LABELS not in partition.waits
+        return self._is_paused(partition, SAMPLES) and LABELS not in partition.waits
 
     def _lacks_labels(self, partition: _Partition) -> bool:
         """Whether its samples are read, and the last ones came without a label in hand."""
         return (
             partition.is_history
             and partition.misses >= MISSES
-            and SAMPLES not in partition.waits
+            and not partition.waits.keys() & {SAMPLES, MODEL}
             and self._last_now < partition.sample_came + self._patience
         )
 
@@ -344,8 +359,8 @@ class ReadingOrder:
         return [
             (channel, number)
             for number, partition in self._partitions.items()
-            for channel, wait in partition.waits.items()
-            if self._is_held(wait)
+            for channel in (SAMPLES, LABELS)
+            if self._is_paused(partition, channel)
         ]
 
     def most_records(self, pairs: Mapping[int, int]) -> int | None:
@@ -356,7 +371,7 @@ class ReadingOrder:
         limits = []
         for number, partition in self._partitions.items():
             pace = self._catch_up.pace(number)
-            if len(partition.waits) == 2 and all(map(self._is_held, partition.waits.values())):
+            if self._is_paused(partition, SAMPLES) and self._is_paused(partition, LABELS):
                 continue
             if pace and (partition.is_history or self._catch_up.unread(number) is None):
                 labels, samples = self._share, self._samples_wanted(number, pairs[number])
@@ -369,13 +384,8 @@ class ReadingOrder:
     @property
     def wake_at(self) -> float | None:
         """When an input waits no longer."""
-        held = [
-            wait.since + self._patience
-            for partition in self._partitions.values()
-            for wait in partition.waits.values()
-            if self._is_held(wait)
-        ]
-        return min(held, default=None)
+        waits = [wait for partition in self._partitions.values() for wait in partition.waits.values()]
+        return min((wait.since + self._patience for wait in waits if self._is_held(wait)), default=None)
 
     def set_back(self, now: float) -> None:
         """Replace every remembered time after ``now`` with ``now``: the clock was ahead."""
