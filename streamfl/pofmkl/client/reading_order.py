@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
 
 from streamfl.contract.role import Record
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_registry import ClientRegistry
+from streamfl.pofmkl.client.partition_reading import LABELS, MISSES, MODEL, SAMPLES, PartitionReading, Wait
 from streamfl.pofmkl.client.registered_client import Client
 from streamfl.records.join import JoinKey, LabelJoin
 from streamfl.records.labels import Label
@@ -23,24 +22,15 @@ from streamfl.records.samples import Sample
 
 __all__ = ["ReadingOrder"]
 
-SAMPLES: Final = "samples"
-LABELS: Final = "labels"
-# Samples wait for this too, on its own: labels that are read meanwhile do not begin the patience anew.
-MODEL: Final = "model"
 # The most labels of a partition that wait for their samples, and the part of labels.limit that those of one
 # client may take. The rest of that remembers what the client has learnt: its oldest entry is forgotten first,
 # and that must not be a label whose sample comes next.
 MOST_LABELS, LABELS_SHARE = 10_000, 4
-# After so many samples in a row without a label in hand, the labels in hand may be those of samples that were
-# deleted.
-MISSES = 50
 # While samples come without a label in hand, one more is read at a time for this many of them: a year without
 # labels takes minutes, and few of the samples behind it are read too early.
 MISSES_A_SAMPLE = 10
 # The most times fewer samples that are read for the client with most labels in hand: theirs may never come.
 FEWER = 16
-# Offsets between two samples that are no record: each transaction ends with one.
-MARKERS = 8
 # While no sample in hand has its label, nobody knows which of the two lack their counterpart. Labels are read
 # until a client has this part of labels.limit, then samples until it has that part, so that nothing is
 # displaced. Then the input that has more records is read on, and what is in hand of the other one is kept.
@@ -48,86 +38,6 @@ LABELS_ON, SAMPLES_ON = 0.5, 0.9
 # Labels are late if more samples wait for them than clients learn on this many versions. Fewer can be waited
 # for.
 LATE = 4
-
-
-@dataclass(slots=True)
-class _Wait:
-    """An input that waits until another one was read further, or the model has advanced.
-
-    progress: of what it waits for.
-    since: when that was seen last, later by the time in which polls were full of other records.
-    """
-
-    progress: int
-    since: float
-
-
-@dataclass(slots=True)
-class _Partition:
-    """What is known of an open partition.
-
-    is_history: whether samples and their labels are a backlog.
-    received: records by input.
-    written_at: the time of the last of these, by input.
-    misses: the last samples in a row that came without a label in hand.
-    sample_came: when the last sample came.
-    next_offset: of the last sample, and one more; None: samples came before a restart, nobody knows which.
-    deleted: whether samples before the last ones may have been deleted, and none has met its label since.
-    met: when the label came that a sample met last; minus infinity: none was met yet.
-    held_until: samples that came until then have waited while labels of earlier ones were read: theirs are
-        not late.
-    late, early: labels since the last look that came after their sample, and the others.
-    labels_are_late: whether most of the last labels did.
-    learnt: labels.
-    without_samples: clients with labels in hand, and no sample although many were read.
-    waits: by the input that waits; MODEL: samples.
-    """
-
-    is_history: bool = False
-    received: dict[str, int] = field(default_factory=lambda: {SAMPLES: 0, LABELS: 0})
-    written_at: dict[str, float] = field(default_factory=lambda: {SAMPLES: 0.0, LABELS: 0.0})
-    misses: int = 0
-    sample_came: float = -math.inf
-    next_offset: int | None = 0
-    deleted: bool = False
-    met: float = -math.inf
-    held_until: float = -math.inf
-    late: int = 0
-    early: int = 0
-    labels_are_late: bool = False
-    learnt: int = 0
-    without_samples: set[str] = field(default_factory=set)
-    waits: dict[str, _Wait] = field(default_factory=dict)
-
-    @property
-    def awaited(self) -> Mapping[str, int]:
-        """The progress of what an input waits for, by input."""
-        return {SAMPLES: self.received[LABELS], LABELS: self.received[SAMPLES], MODEL: self.learnt}
-
-    def note_sample(self, offset: int, met: float | None) -> None:
-        """met: when its label came; None: it is not in hand."""
-        if self.next_offset is not None and offset > self.next_offset + MARKERS:
-            self.deleted, self.met = True, -math.inf
-        self.next_offset = offset + 1
-        if met is None:
-            self.misses += 1
-        else:
-            self.note_pair(met)
-
-    def note_label(self, sample_came: float | None, now: float) -> None:
-        """sample_came: when its sample came; None: it is not in hand."""
-        if sample_came is None:
-            self.early += 1
-            return
-        if self.misses >= MISSES:
-            self.held_until = now
-        if sample_came > self.held_until:
-            self.late += 1
-        self.note_pair(now)
-
-    def note_pair(self, label_came: float) -> None:
-        """Note that a sample met its label, which came at this time."""
-        self.misses, self.deleted, self.met = 0, False, label_came
 
 
 class ReadingOrder:
@@ -153,12 +63,12 @@ class ReadingOrder:
         self._patience = patience
         self._takes_part = takes_part
         self._share = max(1, join.limit // LABELS_SHARE)
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[int, PartitionReading] = {}
         self._last_now = 0.0
         self._was_full = False  # the last poll with samples or labels
 
     def open(self, partition: int) -> None:
-        self._partitions[partition] = _Partition()
+        self._partitions[partition] = PartitionReading()
 
     def close(self, partition: int) -> None:
         del self._partitions[partition]
@@ -206,7 +116,7 @@ class ReadingOrder:
                 if channel not in waiting:
                     partition.waits.pop(channel, None)
                 elif wait is None or wait.progress != progress:
-                    partition.waits[channel] = _Wait(progress, now)
+                    partition.waits[channel] = Wait(progress, now)
                 elif self._is_held(wait):
                     wait.since += crowded
         if any(map(self._wants_labels, self._partitions.values())):
@@ -214,7 +124,7 @@ class ReadingOrder:
             # partitions: read together, labels would be as few at a time as samples.
             for partition in self._partitions.values():
                 if LABELS in partition.waits:
-                    partition.waits.setdefault(SAMPLES, _Wait(partition.awaited[SAMPLES], now))
+                    partition.waits.setdefault(SAMPLES, Wait(partition.awaited[SAMPLES], now))
             return
         # Samples without labels are read many at a time. Other backlogs wait meanwhile: with them, samples
         # would be read few at a time.
@@ -223,9 +133,9 @@ class ReadingOrder:
         for partition in self._partitions.values():
             if first is not None and partition is not first and partition.is_history:
                 for channel, progress in partition.awaited.items():
-                    partition.waits.setdefault(channel, _Wait(progress, now))
+                    partition.waits.setdefault(channel, Wait(progress, now))
 
-    def _waiting(self, number: int, partition: _Partition, pairs: int) -> Iterable[str]:
+    def _waiting(self, number: int, partition: PartitionReading, pairs: int) -> Iterable[str]:
         """The inputs that have to wait."""
         self._join.keep(number, None)
         pace, unread = self._catch_up.pace(number), self._catch_up.unread(number)
@@ -280,7 +190,7 @@ class ReadingOrder:
         labels = self._join.labels_without_sample(number)
         return [count for client, count in labels.items() if self._registry.find((number, client))]
 
-    def _has_enough_labels(self, number: int, partition: _Partition) -> bool:
+    def _has_enough_labels(self, number: int, partition: PartitionReading) -> bool:
         """Whether so many labels are in hand that their samples have to be read first."""
         labels = self._join.labels_without_sample(number)
         others = [client for client in labels if not self._registry.find((number, client))]
@@ -301,7 +211,7 @@ class ReadingOrder:
             or labels.total() >= MOST_LABELS
         )
 
-    def _may_read_samples(self, number: int, partition: _Partition) -> bool:
+    def _may_read_samples(self, number: int, partition: PartitionReading) -> bool:
         """Whether samples are read on, many of which came without a label in hand; else labels are."""
         if partition.met > -math.inf:
             # Whatever came before the label that was met last is of earlier samples. What came in the same
@@ -333,18 +243,18 @@ class ReadingOrder:
         largest, limit = self._join.largest(number), self._join.limit
         return limit - largest if largest < SAMPLES_ON * limit else 0
 
-    def _is_held(self, wait: _Wait | None) -> bool:
+    def _is_held(self, wait: Wait | None) -> bool:
         return wait is not None and self._last_now < wait.since + self._patience
 
-    def _is_paused(self, partition: _Partition, channel: str) -> bool:
+    def _is_paused(self, partition: PartitionReading, channel: str) -> bool:
         waits_for = (SAMPLES, MODEL) if channel == SAMPLES else (channel,)
         return any(self._is_held(partition.waits.get(one)) for one in waits_for)
 
-    def _wants_labels(self, partition: _Partition) -> bool:
+    def _wants_labels(self, partition: PartitionReading) -> bool:
         """Whether its labels are read, and its samples wait."""
         return self._is_paused(partition, SAMPLES) and LABELS not in partition.waits
 
-    def _lacks_labels(self, partition: _Partition) -> bool:
+    def _lacks_labels(self, partition: PartitionReading) -> bool:
         """Whether its samples are read, and the last ones came without a label in hand."""
         return (
             partition.is_history
