@@ -196,10 +196,7 @@ def _put_place(
 ) -> None:
     """If labels are in other partitions than their client's samples, write settings for a topic that
     `streamfl rekey` writes."""
-    where: dict[str, set[int]] = {}
-    owners = sections.owners_of(samples, asked.client, asked.said("samples"))
-    for (record, _), owner in zip(samples.readable(), owners, strict=True):
-        where.setdefault(owner, set()).add(record.partition)
+    where = sections.partitions_of(samples, sections.owners_of(samples, asked.client, asked.said("samples")))
     found = sections.owners_of(labels.seen, named, asked.said("labels"))
     apart = [
         owner
@@ -208,9 +205,10 @@ def _put_place(
     ]
     # Rekeyed samples will lie elsewhere. Then labels have to be keyed by the same name.
     rekeyed = "samples.rekey" in asked.draft.sections
-    torn = _torn(labels.seen, found) if rekeyed else None
-    if torn is not None:
-        why = f"labels of {shown(torn)} lie in several partitions"
+    places = sections.partitions_of(labels.seen, found)
+    torn = [owner for owner in places if rekeyed and owner and len(places[owner]) > 1]
+    if torn:
+        why = f"labels of {shown(torn[0])} lie in several partitions"
     elif apart:
         why = f"a label of {shown(apart[0])} lies in another partition than its samples"
     elif rekeyed or labels.seen.partitions == samples.partitions:
@@ -226,15 +224,6 @@ def _put_place(
     )
     asked.draft.put("labels", "topic", f"{labels.topic}-by-{name}", told)
     asked.draft.put("labels.rekey", "topic", labels.topic, "your own")
-
-
-def _torn(labels: RecordSample, owners: Sequence[str]) -> str | None:
-    """An owner of labels in several partitions; None: there is none."""
-    where: dict[str, int] = {}
-    for (record, _), owner in zip(labels.readable(), owners, strict=True):
-        if owner and where.setdefault(owner, record.partition) != record.partition:
-            return owner
-    return None
 
 
 def _values(seen: RecordSample) -> dict[str, list[Any]]:

@@ -27,6 +27,7 @@ __all__ = [
     "guesses_of",
     "has_names",
     "owners_of",
+    "partitions_of",
     "put_clients",
     "put_inputs",
     "put_labels",
@@ -125,12 +126,8 @@ def put_partitions(draft: ConfigDraft, name: str, topic: str, seen: RecordSample
     writes."""
     if given is None or (seen.partitions or 1) < 2:
         return
-    columns = seen.format.keys.get("columns")
-    where: dict[str, set[int]] = defaultdict(set)
-    for record, content in seen.readable():
-        for value in _strings([content], given, columns):
-            where[value].add(record.partition)
-    torn = [value for value, places in where.items() if len(places) > 1]
+    where = partitions_of(seen, owners_of(seen, given, {}))
+    torn = [value for value, places in where.items() if value and len(places) > 1]
     if not torn:
         return
     draft.put(
@@ -200,6 +197,14 @@ def owners_of(seen: RecordSample, given: str | None, said: Mapping[str, Any]) ->
         ]
     columns = seen.format.keys.get("columns")
     return [next(iter(_strings([content], given, columns)), "") for content in seen.format.read]
+
+
+def partitions_of(seen: RecordSample, owners: Sequence[str]) -> dict[str, set[int]]:
+    """The partitions of each client's records. owners: as of :func:`owners_of`."""
+    where: dict[str, set[int]] = defaultdict(set)
+    for (record, _), owner in zip(seen.readable(), owners, strict=True):
+        where[owner].add(record.partition)
+    return where
 
 
 def put_clients(draft: ConfigDraft, seen: RecordSample, survey: Survey, names: Sequence[str]) -> None:
