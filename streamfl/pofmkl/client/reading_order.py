@@ -9,7 +9,7 @@ Samples do not wait for labels of earlier samples that come late, such as yester
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from streamfl.contract.role import Record
 from streamfl.pofmkl.client.catch_up import CatchUp
@@ -162,57 +162,62 @@ class ReadingOrder:
 
     def _samples_wanted(self, number: int, pairs: int) -> int:
         """How many samples may be read before the model advances. pairs: those in hand that wait for it."""
-        labels = self._join.labels_without_sample(number)
-        if self._takes_part is None or not labels:
-            return max(0, self._most_samples(number) - pairs)
+        known, others = self._labels_in_hand(number)
+        if self._takes_part is None or not (known or others):
+            return max(0, self._most_samples(number, [count for _, count in known]) - pairs)
         # A round waits for every client. Whatever comes before a client's next sample has to be read.
-        known = [client for name in labels if (client := self._registry.find((number, name)))]
-        lacking = sum(map(self._takes_part, known))
+        lacking = sum(self._takes_part(client) for client, _ in known)
         # Clients without any sample may have none at all: few samples are read for them.
         ahead = max(LATE, self._registry.count(number)) - pairs
-        return lacking + max(0, min(len(labels) - len(known), ahead))
+        return lacking + max(0, min(len(others), ahead))
 
-    def _most_samples(self, number: int) -> int:
-        """The most samples to read on one version of the model.
+    def _most_samples(self, number: int, labels: Sequence[int]) -> int:
+        """The most samples to read on one version of the model. labels: in hand, of each client with samples.
 
         What is read is predicted at once: a sample beyond what its client may learn is predicted without what
         the labels before it teach. The labels in hand tell whose samples come next. If most are of one
         client, fewer samples are read.
         """
-        pace, labels = self._catch_up.pace(number), self._known_labels(number)
+        pace = self._catch_up.pace(number)
         if not labels:
             return pace
         fewer = pace * sum(labels) // (self._registry.count(number) * max(labels))
         return max(1, min(pace, max(fewer, pace // FEWER)))
 
-    def _known_labels(self, number: int) -> list[int]:
-        """How many labels of each client that has samples wait for theirs. Other labels may wait for ever."""
-        labels = self._join.labels_without_sample(number)
-        return [count for client, count in labels.items() if self._registry.find((number, client))]
+    def _labels_in_hand(self, number: int) -> tuple[list[tuple[Client, int]], dict[str, int]]:
+        """How many labels wait for their samples: of clients that have samples, and of others by name, which
+        may wait for ever."""
+        known: list[tuple[Client, int]] = []
+        others: dict[str, int] = {}
+        for name, count in self._join.labels_without_sample(number).items():
+            client = self._registry.find((number, name))
+            if client is None:
+                others[name] = count
+            else:
+                known.append((client, count))
+        return known, others
 
     def _has_enough_labels(self, number: int, partition: PartitionReading) -> bool:
         """Whether so many labels are in hand that their samples have to be read first."""
-        labels = self._join.labels_without_sample(number)
-        others = [client for client in labels if not self._registry.find((number, client))]
+        labels, (known, others) = self._join.labels_without_sample(number), self._labels_in_hand(number)
+        most = max((count for _, count in known), default=0)
         if partition.misses >= MISSES:
             partition.without_samples.intersection_update(labels)
             partition.without_samples.update(others)
-            reads_samples = self._may_read_samples(number, partition)
+            reads_samples = self._may_read_samples(number, partition, most)
             self._join.keep(number, LABELS if reads_samples else SAMPLES)
             if not reads_samples:
                 return False
         if not self._registry.count(number):
             return labels.total() >= self._share
         # A client may be new, and its samples come next. If they do not come, its labels may wait for ever.
-        new = max((labels[client] for client in others if client not in partition.without_samples), default=0)
-        return (
-            max(self._known_labels(number), default=0) >= self._share
-            or new > self._join.limit - self._share
-            or labels.total() >= MOST_LABELS
-        )
+        new = max((others[name] for name in others.keys() - partition.without_samples), default=0)
+        return most >= self._share or new > self._join.limit - self._share or labels.total() >= MOST_LABELS
 
-    def _may_read_samples(self, number: int, partition: PartitionReading) -> bool:
-        """Whether samples are read on, many of which came without a label in hand; else labels are."""
+    def _may_read_samples(self, number: int, partition: PartitionReading, most: int) -> bool:
+        """Whether samples are read on, many of which came without a label in hand; else labels are.
+
+        most: labels in hand of a client that has samples."""
         if partition.met > -math.inf:
             # Whatever came before the label that was met last is of earlier samples. What came in the same
             # step may be of later ones.
@@ -220,19 +225,18 @@ class ReadingOrder:
             return True
         if not partition.deleted:
             if self._room(number):
-                labels = self._join.labels_without_sample(number)
-                enough = max(self._known_labels(number), default=0) >= LABELS_ON * self._join.limit
-                return enough or labels.total() >= MOST_LABELS
+                in_all = self._join.labels_without_sample(number).total()
+                return most >= LABELS_ON * self._join.limit or in_all >= MOST_LABELS
             if partition.written_at[LABELS] >= partition.written_at[SAMPLES]:
                 # A label is written after its sample: these are of later ones.
                 return True
             # They are of earlier samples. Or the topics were filled one after the other, as from two files,
             # and their times say nothing.
             unread = self._catch_up.unread(number) or {}
-            in_all = {
+            records = {
                 channel: count + unread.get(channel, 0) for channel, count in partition.received.items()
             }
-            if in_all[LABELS] < in_all[SAMPLES]:
+            if records[LABELS] < records[SAMPLES]:
                 return True
         self._join.leave_out(number, LABELS, self._last_now)
         return False
