@@ -48,6 +48,7 @@ def main() -> None:
         take_smallest()
     figures: list[Figure] = []
     failed: list[str] = []
+    text = ""
     for name in given.only or BENCHMARKS:
         print(f"{name} …", file=sys.stderr, flush=True)
         try:
@@ -55,17 +56,13 @@ def main() -> None:
             # One by one: what a part measured before it failed is printed, too.
             for figure in measure():
                 figures.append(figure)
+                print(f"  {figure.name}: {_value(figure)} {figure.unit}", file=sys.stderr, flush=True)
         except Exception:
             traceback.print_exc()
             failed.append(name)
-    content = {
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "processors": os.cpu_count(),
-        "figures": [{**asdict(figure), "met": figure.met} for figure in figures],
-    }
-    text = json.dumps(content, indent=2)
-    given.out.write_text(text + "\n", encoding="utf-8")
+        # After each part: all together take most of an hour, and somebody may stop them before the end.
+        text = json.dumps(_content(figures), indent=2)
+        given.out.write_text(text + "\n", encoding="utf-8")
     if given.format == "json":
         print(text)
     else:
@@ -74,13 +71,25 @@ def main() -> None:
         sys.exit(f"these parts failed, and the table lacks what they measure: {', '.join(failed)}")
 
 
+def _content(figures: list[Figure]) -> dict[str, object]:
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "processors": os.cpu_count(),
+        "figures": [{**asdict(figure), "met": figure.met} for figure in figures],
+    }
+
+
+def _value(figure: Figure) -> str:
+    return f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.3g}"
+
+
 def _print(figures: list[Figure]) -> None:
     table = Table("figure", "value", "unit", "goal", "met")
     for figure in figures:
         goal = "" if figure.goal is None else f"{'at most' if figure.at_most else 'at least'} {figure.goal:g}"
         met = {None: "", True: "yes", False: "NO"}[figure.met]
-        value = f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.3g}"
-        table.add_row(figure.name, value, figure.unit, goal, met)
+        table.add_row(figure.name, _value(figure), figure.unit, goal, met)
     Console(width=110).print(table)
 
 
