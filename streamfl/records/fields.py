@@ -136,7 +136,10 @@ def number_in(value: Any, field: object, as_text: bool) -> float:
         )
     # A whole number may be too long to become a float.
     if not abs(value) < LARGEST_FLOAT and value == value:
-        raise BadRecord("not_finite", f"{field} is {shown(value)}, a finite number is expected")
+        raise BadRecord(
+            "not_finite",
+            f"{field} is {shown(value)}, a number of {-LARGEST_FLOAT:g} to {LARGEST_FLOAT:g} is expected",
+        )
     return float(value)
 
 
