@@ -18,6 +18,7 @@ from streamfl.learning.optimisers import optimiser_named
 from streamfl.testing.faults.observed_messages import Sent, TopicReader, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.coordinator.remembered_entity import RememberedEntity
+from streamfl.vafl.coordinator.role import STALENESS_IN_VAIN
 from streamfl.vafl.functions.models import embedding_function
 from streamfl.vafl.messages import EMBEDDING, REPLY
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
@@ -41,7 +42,7 @@ def check_outcome(bus: TopicReader, chosen: VaflScenario) -> None:
     for party in parties:
         check_counts(chosen, party, shown[party], told)
         if chosen.once:
-            check_staleness(chosen, party, shown[party], told[party])
+            check_staleness(bus, chosen, party, shown[party], told[party])
             check_requests(chosen, party, told[party])
             if party != chosen.absent:
                 check_model(bus, chosen, party, shown[party], told[party])
@@ -124,9 +125,11 @@ def check_counts(
     require(answered.keys() <= chosen.labels.keys(), f"{party}: answered without a label: {sorted(answered)}")
 
 
-def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
+def check_staleness(
+    bus: TopicReader, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]
+) -> None:
     """No gradient answers an embedding that is known to be too old, and a newer embedding is requested only
-    for one that is.
+    for one that is. Without a bound it is requested after a wait in vain.
 
     A reply to a newer embedding shows that the coordinator knew it: replies are in the order in which they
     were decided."""
@@ -141,8 +144,14 @@ def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], re
         if not reply.gradient:
             times, newest_then = written.get(partition, ([], []))
             count = bisect_right(times, at)
-            asked = bound is not None and count > 0 and _too_old(made, newest_then[count - 1], bound)
+            asked = count > 0 and _too_old(
+                made, newest_then[count - 1], STALENESS_IN_VAIN if bound is None else bound
+            )
             require(asked, f"{what}, is asked for anew without a reason")
+            require(
+                bound is not None or at + CLOCK >= _first_in_vain(bus, chosen),
+                f"{what}, is asked for anew before anything was waited for in vain",
+            )
         elif bound is not None:
             require(
                 not _too_old(made, known, bound), f"{what}, has a gradient after one of version {known[1]}"
@@ -162,6 +171,12 @@ def _newest_by_time(embeddings: list[Sent]) -> dict[int, tuple[list[float], list
 def _too_old(made: tuple[int, int], known: tuple[int, int], bound: int) -> bool:
     """made, known: epoch and version of an embedding, and of the newest."""
     return made[0] != known[0] or known[1] - made[1] > bound
+
+
+def _first_in_vain(bus: TopicReader, chosen: VaflScenario) -> float:
+    """When the coordinator may have waited once in vain."""
+    first_label = min((record.timestamp for record in bus.read(LABELS)), default=0.0)
+    return first_label + chosen.settings.alignment.reply_seconds
 
 
 def check_requests(chosen: VaflScenario, party: str, replies: list[Sent]) -> None:
@@ -189,10 +204,7 @@ def check_quorum(
     once in vain."""
     learning, parties = chosen.settings.learning, chosen.settings.federation.parties
     needed = learning.quorum or len(parties)
-    in_vain = (
-        min((record.timestamp for record in bus.read(LABELS)), default=0.0)
-        + chosen.settings.alignment.reply_seconds
-    )
+    in_vain = _first_in_vain(bus, chosen)
     first: dict[str, float] = {}
     for _, at, reply in (one for party in parties for one in replies[party]):
         if reply.gradient:
