@@ -182,7 +182,7 @@ def _rights(configured: Configured, bus: Bus) -> list[Finding]:
     if not isinstance(bus, Guarded):
         return []
     needed = [right for one in (*rekeyings(configured), configured) for right in rights(one, "User:NAME")]
-    if not (lacking := bus.missing(needed)):
+    if not (lacking := bus.missing_rights(needed)):
         return [Finding("rights", True, f"none is missing of {counted(len(needed), 'resource')}")]
     return [
         Finding(

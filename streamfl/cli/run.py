@@ -94,7 +94,7 @@ def _check_cluster(configured: Configured, bus: Bus, check_names: bool) -> None:
     if wrong:
         raise ConfigurationError("\n".join(wrong))
     # Most rights are first asked for long after the start: that to read a changelog, when there is state.
-    for right in bus.missing(rights(configured, "User:NAME")) if isinstance(bus, Guarded) else ():
+    for right in bus.missing_rights(rights(configured, "User:NAME")) if isinstance(bus, Guarded) else ():
         # Topics of the federation are refused above without it.
         needed = right.operations != ("DescribeConfigs",)
         then = "stops when it needs it" if needed else "goes on without it"

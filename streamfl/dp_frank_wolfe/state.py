@@ -124,7 +124,7 @@ MODEL = PARTY_STATE.row(
 )
 BEFORE = PARTY_STATE.row(
     "before/NUMBER",
-    "The same of the fit before. Only where predictions have no noise.",
+    "The party's own weights of the fit before the latest. Only where predictions have no noise.",
     "When a fit has ended.",
     AS_MANY_FRAGMENTS,
 )

@@ -243,8 +243,8 @@ class FdsklSettings(VerticalSettings):
 
     @property
     def answered_features(self) -> int | None:
-        """The same as the party keeps to it. None: no limit, because without keys a stranger may ask, or
-        nobody else asks."""
+        """The limit that this party enforces. None: without keys a stranger may ask and use it up, or nobody
+        else asks."""
         return (
             None
             if self.is_open or self.federation.active_parties == [self.own_party]

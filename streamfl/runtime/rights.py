@@ -41,7 +41,7 @@ class Right:
 class Guarded(Protocol):
     """A bus that can tell which rights its user has."""
 
-    def missing(self, rights: Sequence[Right]) -> list[Right]:
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
         """Those of these rights that the user lacks, each with the missing operations only, as far as the
         cluster tells.
 

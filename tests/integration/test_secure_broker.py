@@ -122,10 +122,10 @@ def test_a_federation_learns_through_every_door(secure: SecureBroker, connector:
         needed = [rights(server, SERVER), rights(scram, CLIENT), rights(oauth, CLIENT)]
         for bus, own in zip(buses, needed, strict=True):
             assert isinstance(bus, Guarded)
-            assert bus.missing(own) == own
+            assert bus.missing_rights(own) == own
         secure.allow([*needed[0], *needed[1]])
         for bus, own in zip(buses, needed, strict=True):
-            assert cast(Guarded, bus).missing(own) == []
+            assert cast(Guarded, bus).missing_rights(own) == []
         stop = threading.Event()
         workers = [
             build_worker(one.settings, bus) for one, bus in zip((server, scram, oauth), buses, strict=True)

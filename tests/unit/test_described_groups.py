@@ -67,13 +67,13 @@ def test_a_coordinator_that_moves_is_asked_again_for_rights(
     """Protects `streamfl check` from green: while a coordinator loads it says nothing of rights, and that is
     not all of them."""
     monkeypatch.setattr(rights.time, "sleep", lambda seconds: None)
-    assert rights.missing(Admin(passing, passing, 0), [READ]) == [READ]
+    assert rights.missing_rights(Admin(passing, passing, 0), [READ]) == [READ]
 
 
 def test_a_group_that_may_not_be_described_lacks_all_rights() -> None:
     """Protects `streamfl check` from green: the refusal stands in the answer, and the library does not raise
     it."""
-    assert rights.missing(Admin(DENIED), [READ]) == [READ]
+    assert rights.missing_rights(Admin(DENIED), [READ]) == [READ]
 
 
 def test_a_coordinator_that_never_answers_grants_nothing_that_is_known_to_be_missing(
@@ -81,8 +81,8 @@ def test_a_coordinator_that_never_answers_grants_nothing_that_is_known_to_be_mis
 ) -> None:
     """Protects a check from a wait without end: what the cluster does not report counts as granted."""
     monkeypatch.setattr(rights, "COORDINATOR_SECONDS", 0.0)
-    assert rights.missing(Admin(LOADING, LOADING), [READ]) == []
-    assert rights.missing(Admin(UNKNOWN), [READ]) == []
+    assert rights.missing_rights(Admin(LOADING, LOADING), [READ]) == []
+    assert rights.missing_rights(Admin(UNKNOWN), [READ]) == []
 
 
 @pytest.mark.parametrize(

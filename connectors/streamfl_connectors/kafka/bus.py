@@ -31,7 +31,7 @@ from streamfl_connectors.kafka.hanging import HeldOffsets
 from streamfl_connectors.kafka.logs import KafkaLogs
 from streamfl_connectors.kafka.membership import KafkaMembership
 from streamfl_connectors.kafka.options import CLIENT_DEFAULTS, PRODUCER_DEFAULTS
-from streamfl_connectors.kafka.rights import missing
+from streamfl_connectors.kafka.rights import missing_rights
 from streamfl_connectors.kafka.sending import publish
 from streamfl_connectors.kafka.topics import KafkaTopics
 from streamfl_connectors.session import KafkaSession, transactional_id
@@ -77,9 +77,9 @@ class KafkaBus(ClusterBus):
         with translated("describing the group", group):
             return members(self.admin, group)
 
-    def missing(self, rights: Sequence[Right]) -> list[Right]:
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
         """Those of these rights that this principal does not have, as far as the cluster reports."""
-        return missing(self.admin, rights)
+        return missing_rights(self.admin, rights)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a consumer group."""

@@ -14,7 +14,7 @@ from streamfl.runtime.rights import Right
 from streamfl_connectors.kafka.failures import translated
 from streamfl_connectors.kafka.groups import described
 
-__all__ = ["missing"]
+__all__ = ["missing_rights"]
 
 # A cluster that has just started makes its coordinators' topics when it is first asked, and coordinators move
 # between brokers.
@@ -26,7 +26,7 @@ PASSING = (
 )
 
 
-def missing(admin: Any, rights: Sequence[Right]) -> list[Right]:
+def missing_rights(admin: Any, rights: Sequence[Right]) -> list[Right]:
     """Those of these rights that the admin client's principal does not have, with just the operations that
     are missing.
 

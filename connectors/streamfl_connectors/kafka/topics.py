@@ -15,7 +15,7 @@ from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, TopicSpec, TopicState
 from streamfl.runtime.rights import Right
 from streamfl_connectors.kafka.failures import needed, translated
-from streamfl_connectors.kafka.rights import missing
+from streamfl_connectors.kafka.rights import missing_rights
 from streamfl_connectors.topics import Topics, options_of
 
 __all__ = ["KafkaTopics"]
@@ -39,7 +39,7 @@ class KafkaTopics(Topics):
         """Those that this principal may not read; all of them if the cluster does not tell."""
         names = set(topics)
         rights = [Right("", "topic", name, "literal", ("Read",)) for name in sorted(names)]
-        return {right.name for right in missing(self._admin, rights)} or names
+        return {right.name for right in missing_rights(self._admin, rights)} or names
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
         """The topics that exist, by name; ``error`` and ``hidden`` say which right is missing.

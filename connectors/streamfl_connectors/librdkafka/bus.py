@@ -61,9 +61,9 @@ class LibrdkafkaBus(ClusterBus):
         """The members of a consumer group at present."""
         return self._asked.members(group)
 
-    def missing(self, rights: Sequence[Right]) -> list[Right]:
+    def missing_rights(self, rights: Sequence[Right]) -> list[Right]:
         """Those of these rights that this principal does not have, as far as the cluster reports."""
-        return self._asked.missing(rights)
+        return self._asked.missing_rights(rights)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a consumer group."""

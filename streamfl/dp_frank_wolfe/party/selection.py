@@ -69,23 +69,25 @@ class PartySelection:
     def values(self) -> Floats:
         """a_i'y / n of the chosen columns."""
         sums = correlations(self._own, self._window.labels, RESIDUAL_ONE)
-        return self._told("values", sums) / (FEATURE_ONE * RESIDUAL_ONE * len(self._own))
+        return self._noisy("values", sums) / (FEATURE_ONE * RESIDUAL_ONE * len(self._own))
 
     def norms(self) -> Floats:
         """|a_i|^2 / n of the chosen columns."""
         sums = np.sum(self._own.astype(np.int64) ** 2, axis=0)
-        return self._told("norms", sums) / (FEATURE_ONE**2 * len(self._own))
+        return self._noisy("norms", sums) / (FEATURE_ONE**2 * len(self._own))
 
     def rows(self) -> Floats:
         """The chosen columns' rows: (rows, N_k), in features of 1."""
-        return self._told("rows", self._own.astype(np.int64).ravel()).reshape(self._own.shape) / FEATURE_ONE
+        return self._noisy("rows", self._own.astype(np.int64).ravel()).reshape(self._own.shape) / FEATURE_ONE
 
     def gram(self) -> Floats:
         """A_k'A_k / n. The upper triangle is released, then mirrored."""
         own = self._own.astype(np.float64)
         above = np.triu_indices(own.shape[1])
         found = np.zeros((own.shape[1], own.shape[1]))
-        found[above] = self._told("gram", (own.T @ own).astype(np.int64)[above]) / (FEATURE_ONE**2 * len(own))
+        found[above] = self._noisy("gram", (own.T @ own).astype(np.int64)[above]) / (
+            FEATURE_ONE**2 * len(own)
+        )
         return found + np.triu(found, 1).T
 
     def products(self, others: Integers) -> Floats:
@@ -97,14 +99,15 @@ class PartySelection:
                 start : start + CHUNK
             ].astype(np.float64)
             sums += part.astype(np.int64)
-        told = self._told("products", sums.ravel()).reshape(sums.shape)
+        told = self._noisy("products", sums.ravel()).reshape(sums.shape)
         return np.ldexp(told, -row_bits(self._plan.row_bound)) / (FEATURE_ONE * len(others))
 
     @property
     def _own(self) -> NDArray[np.int16]:
         return self._window.columns[:, self.chosen]
 
-    def _told(self, kind: str, sums: Integers) -> Floats:
+    def _noisy(self, kind: str, sums: Integers) -> Floats:
+        """The sums as the server gets them: with fresh noise, unless epsilon is infinite."""
         if self._plan.rate is None:
             return sums.astype(np.float64)
         noise = self._plan.noises[kind]

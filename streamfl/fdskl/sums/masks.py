@@ -63,7 +63,7 @@ class OwnIncarnation:
 
     def telling(self, count: int) -> int:
         """53 bits that name the ``count``-th announcement of this life. Nobody else can compute them before
-        it."""
+        they are announced."""
         digest = hashlib.blake2b(count.to_bytes(8, "big"), digest_size=8, key=self._tellings).digest()
         return int.from_bytes(digest) >> 11
 

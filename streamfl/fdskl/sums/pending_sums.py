@@ -50,7 +50,8 @@ class Stage:
     contributors: set[int] = field(default_factory=set)
 
     def add(self, values: NDArray[Any], known: NDArray[np.uint8], contributors: Sequence[int]) -> None:
-        """Add a part, modulo the size of its numbers."""
+        """Add a part, modulo the size of its numbers. Once the parts of all parties are in, their masks have
+        cancelled."""
         self.values = values.copy() if self.values is None else self.values + values
         self.known = known.copy() if self.known is None else self.known + known
         self.contributors.update(contributors)

@@ -101,7 +101,7 @@ class Sums:
         self.outputs: Outputs | None = None
         self._received = ReceivedRounds()
         self._last_now = 0.0
-        # As it was before the last sample.
+        # Before the last sample.
         self._scale_was_known = False
 
     def begin(self, now: float) -> None:
@@ -196,7 +196,7 @@ class Sums:
     def pass_time(self, now: float) -> None:
         """A tick: answer without columns that did not come in time, and give up rounds that took too long."""
         for key, pending in self.pending.waiting():
-            self._answer_if_possible(key, pending, whatever=pending.since + self._reply_seconds <= now)
+            self._answer_if_possible(key, pending, overdue=pending.since + self._reply_seconds <= now)
         if (at := self._freezes_at) is not None and at <= now:
             # Answers go out with a later commit. Otherwise a crash could forget the moments that an answer
             # was computed with.
@@ -250,11 +250,11 @@ class Sums:
         """Whether the columns' scale is known, or no column goes into the round's sum."""
         return self._standardisation.frozen or pending.announced.purpose == KNOWN
 
-    def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
-        """Add the own part if its columns are here. whatever: use the mean of missing ones."""
+    def _answer_if_possible(self, key: Key, pending: PendingSum, overdue: bool = False) -> None:
+        """Add the own part if its columns are here. overdue: use the mean of missing ones."""
         if not self._may_answer(key, pending):
             return
-        if not self._knows_scale(pending) or (pending.missing and not whatever):
+        if not self._knows_scale(pending) or (pending.missing and not overdue):
             return
         outputs = None
         if pending.announced.purpose == OUTPUTS:

@@ -26,13 +26,14 @@ __all__ = ["ReadingOrder"]
 # client may take. The rest of that remembers what the client has learnt: its oldest entry is forgotten first,
 # and that must not be a label whose sample comes next.
 MOST_LABELS, LABELS_SHARE = 10_000, 4
-# While samples come without a label in hand, one more is read at a time for this many of them: a year without
-# labels takes minutes, and few of the samples behind it are read too early.
+# Each ten samples in a row without a label in hand raise the number that is read at a time by one: a year
+# without labels takes minutes, and few of the samples behind it are read too early.
 MISSES_A_SAMPLE = 10
-# The most times fewer samples that are read for the client with most labels in hand: theirs may never come.
+# If one client has most of the labels in hand, fewer samples are read, but at least this part of the pace:
+# those of that client may never come.
 FEWER = 16
 # While no sample in hand has its label, nobody knows which of the two lack their counterpart. Labels are read
-# until a client has this part of labels.limit, then samples until it has that part, so that nothing is
+# until a client has LABELS_ON of labels.limit, then samples until it has SAMPLES_ON of it, so that nothing is
 # displaced. Then the input that has more records is read on, and what is in hand of the other one is kept.
 LABELS_ON, SAMPLES_ON = 0.5, 0.9
 # Labels are late if more samples wait for them than clients learn on this many versions. Fewer can be waited

@@ -87,8 +87,8 @@ def decide(
     """Decide which of n entities are learnt from, which have to wait, and which parties are asked for newer
     embeddings.
 
-    entities: (n,) of ENTITY.
-    embeddings: (n, M) of EMBEDDING.
+    entities: (n,) of ENTITY_ROW.
+    embeddings: (n, M) of EMBEDDING_ROW.
     outdated: (n, M) which embeddings are older than D steps.
     behind: (M,) or (n, M) which parties the quorum does not wait for.
     """

@@ -16,7 +16,12 @@ from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import Decision, PredictionBatch, decide
 from streamfl.vafl.coordinator.parties import SentEmbeddings
 from streamfl.vafl.coordinator.pending_embeddings import PendingEmbeddings
-from streamfl.vafl.coordinator.remembered_entity import EMBEDDING, ENTITY, RememberedEntity, encode_entities
+from streamfl.vafl.coordinator.remembered_entity import (
+    EMBEDDING_ROW,
+    ENTITY_ROW,
+    RememberedEntity,
+    encode_entities,
+)
 from streamfl.vafl.metrics import CoordinatorMetrics
 from streamfl.vafl.state import ALIGNED_ENTITY
 
@@ -44,8 +49,8 @@ class CoordinatorEntities:
         parties, embedding_size = len(settings.federation.parties), settings.federation.embedding_size
         self._rows = AlignedEntities(alignment.limit, alignment.expiry_seconds)
         self._pending = PendingEmbeddings(alignment.reply_seconds)
-        self._entities = np.zeros(0, ENTITY)
-        self._embeddings = np.zeros((0, parties), EMBEDDING)
+        self._entities = np.zeros(0, ENTITY_ROW)
+        self._embeddings = np.zeros((0, parties), EMBEDDING_ROW)
         self._values = np.zeros((0, parties, embedding_size), settings.dtype)
         self._outputs = np.zeros((0, outputs))
         self._metrics = metrics
@@ -375,5 +380,5 @@ class CoordinatorEntities:
                 grown[:old] = before
                 setattr(self, name, grown)
         self._pending.blank(rows, capacity)
-        self._entities[rows], self._embeddings[rows] = np.zeros((), ENTITY), np.zeros((), EMBEDDING)
+        self._entities[rows], self._embeddings[rows] = np.zeros((), ENTITY_ROW), np.zeros((), EMBEDDING_ROW)
         self._entities["learnt_at"][rows] = np.nan

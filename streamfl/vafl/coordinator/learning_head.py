@@ -27,8 +27,8 @@ from streamfl.vafl.state import ARRAY, HEAD_COUNTERS
 
 __all__ = ["LearningHead"]
 
-# Steps until a step takes one entity more. A head that has learnt little steps on every entity; so few extra
-# steps cost little.
+# After so many steps, a step takes one entity more. A head that has learnt little steps on every entity; so
+# few extra steps cost little.
 GROWTH = 64
 
 
@@ -38,14 +38,14 @@ class HeadCounters(msgspec.Struct, array_like=True):
     steps: the number of steps taken.
     gathered: entities in the gradient so far.
     fingerprint: of the settings that all members have to agree on.
-    told_bare: whether anything about a label was ever released without the noise that mu assumes.
+    released_without_noise: whether anything about a label ever was, though mu assumes noise.
     start: bytes that theta_0 was drawn from besides the seed; empty: from the seed alone.
     """
 
     steps: Count = 0
     gathered: Count = 0
     fingerprint: int = 0
-    told_bare: bool = False
+    released_without_noise: bool = False
     start: bytes = b""
 
 
@@ -81,8 +81,7 @@ class LearningHead:
         self._optimiser = optimiser_named(settings.optimiser, settings.head_rate, given.head.size)
         self._gradient = np.zeros(given.head.size)
         self._counters = HeadCounters(fingerprint=self._fingerprint, start=given.start)
-        # Whether the counters are remembered, and what changed since the last commit.
-        self._begun = self._moved = self._stepped = False
+        self._counters_written = self._gradient_changed = self._parameters_changed = False
 
     def _first_parameters(self, start: bytes) -> NDArray[Any]:
         return self._head.initial(self._seed, *((self._partition, start.hex()) if start else ()))
@@ -136,7 +135,7 @@ class LearningHead:
                     np.nan_to_num(gradient.astype(np.float64)), -LARGEST_GRADIENT, LARGEST_GRADIENT
                 )
                 self._counters.gathered += len(inputs)
-                self._moved = True
+                self._gradient_changed = True
                 if self._counters.gathered >= self._wanted:
                     self._step()
         return within_bounds(down, inputs.dtype)
@@ -150,17 +149,17 @@ class LearningHead:
         self._metrics.refused_steps += not taken
         self._gradient[:] = 0.0
         counters.gathered = 0
-        self._stepped = True
+        self._parameters_changed = True
 
-    def tell_bare(self) -> None:
+    def note_release_without_noise(self) -> None:
         """Note that labels are released without noise. The note is committed together with the release."""
-        if not self._counters.told_bare:
-            self._counters.told_bare = True
-            self._begun = False
+        if not self._counters.released_without_noise:
+            self._counters.released_without_noise = True
+            self._counters_written = False
 
     @property
-    def told_bare(self) -> bool:
-        return self._counters.told_bare
+    def released_without_noise(self) -> bool:
+        return self._counters.released_without_noise
 
     # ---- state
 
@@ -170,18 +169,18 @@ class LearningHead:
 
         others_changed: whether other owners in the partition have changes.
         """
-        if self._stepped:
+        if self._parameters_changed:
             yield from changed_chunks({"parameters": self._parameters, **self._optimiser.arrays})
-        if self._moved:
+        if self._gradient_changed:
             yield from changed_chunks({"gradient": self._gradient})
-        if self._moved or (not self._begun and others_changed):
-            self._begun = True
+        if self._gradient_changed or (not self._counters_written and others_changed):
+            self._counters_written = True
             self._remember_counters(self._counters)
-        self._moved = self._stepped = False
+        self._gradient_changed = self._parameters_changed = False
 
     def _restore_counters(self, counters: HeadCounters) -> None:
         """BadRecord if another federation wrote them."""
-        self._counters, self._begun = counters, True
+        self._counters, self._counters_written = counters, True
         if counters.fingerprint != self._fingerprint:
             raise BadRecord("configuration", ANOTHER)
         if not counters.steps:

@@ -13,7 +13,7 @@ from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 from streamfl.vafl.messages import encode_rows
 
-__all__ = ["EMBEDDING", "ENTITY", "RememberedEmbedding", "RememberedEntity", "encode_entities"]
+__all__ = ["EMBEDDING_ROW", "ENTITY_ROW", "RememberedEmbedding", "RememberedEntity", "encode_entities"]
 
 
 class RememberedEmbedding(msgspec.Struct, array_like=True, gc=False):
@@ -24,7 +24,7 @@ class RememberedEmbedding(msgspec.Struct, array_like=True, gc=False):
     values: raw numbers.
     unanswered: whether it waits for a gradient.
     asked: whether the coordinator asked for a newer one. It may still come after the waiting has ended.
-    requests: how many newer embeddings were asked for and came, since the party sent the entity by itself.
+    requests: how many newer embeddings came on request since the last one that the party sent by itself.
         The first releases remembered only whether this one was asked for.
     answers: gradients of this entity that went to the party.
     """
@@ -72,7 +72,7 @@ class RememberedEntity(msgspec.Struct, array_like=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 
-ENTITY = np.dtype(
+ENTITY_ROW = np.dtype(
     [
         ("label", "f8"),
         ("learnt_at", "f8"),
@@ -86,7 +86,7 @@ ENTITY = np.dtype(
     ]
 )
 """Row of an entity. learnt_at: NaN for never."""
-EMBEDDING = np.dtype(
+EMBEDDING_ROW = np.dtype(
     [
         ("epoch", "i8"),
         ("sequence", "i8"),
@@ -110,8 +110,8 @@ def encode_entities(
 ) -> list[bytes]:
     """Encode n entities, each as a :class:`RememberedEntity`.
 
-    entities: (n,) of ENTITY.
-    embeddings: (n, M) of EMBEDDING.
+    entities: (n,) of ENTITY_ROW.
+    embeddings: (n, M) of EMBEDDING_ROW.
     values: (n, M, embedding size).
     outputs: (n, outputs).
     times: by name, (n,): since, and awaited_at with NaN for none, in seconds.

@@ -167,7 +167,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
                 promise_ended("the coordinator", "privacy.reply_noise", self.settings.privacy.without_noise)
             )
         super().restore(change)
-        if self._release.noise and self._tasks[change.partition].head.told_bare:
+        if self._release.noise and self._tasks[change.partition].head.released_without_noise:
             raise BadRecord("configuration", TOLD_BARE)
 
     def measure(self) -> Iterable[Measurement]:
@@ -308,7 +308,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
             if self._release.noise:
                 self._release.withhold(task.ledger, names, decision, self._figures.withheld_labels)
             elif decision.learns.any():
-                task.head.tell_bare()
+                task.head.note_release_without_noise()
             entities.settle(names, rows, decision, now)
             self._figures.count(decision, ages, now)
             learning = np.flatnonzero(decision.learns)
