@@ -193,6 +193,10 @@ def shown(content: Any) -> str:
     >>> shown(None), shown(True), shown("None"), shown(datetime(9999, 12, 31))
     ('null', 'true', "'None'", '9999-12-31 00:00:00')
     """
-    text = str(content) if isinstance(content, datetime) else repr(content)
+    try:
+        text = str(content) if isinstance(content, datetime) else repr(content)
+    except RecursionError:
+        # The decoder had just enough room on Python's stack for it.
+        text = "a value that is nested too deeply to show"
     text = _AS_IN_RECORDS.get(text, text)
     return text if len(text) <= 60 else text[:57] + "..."

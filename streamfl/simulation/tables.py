@@ -184,11 +184,11 @@ def _client_name(value: Any) -> str | None:
 def _instead(column: NDArray[Any]) -> str:
     """What a column holds in place of numbers, as the end of a sentence."""
     # A gap is None, an empty text or NaN, which equals nothing.
-    values = [value for value in dict.fromkeys(column.tolist()) if value not in (None, "") and value == value]
-    texts = [value for value in values if isinstance(value, str) and number_of_text(value) is None]
+    values = [value for value in column.tolist() if value not in (None, "") and value == value]
+    texts = list(dict.fromkeys(one for one in values if isinstance(one, str) and number_of_text(one) is None))
     if not texts:
         return ""
-    only_two = len(texts) == len(values) == 2
+    only_two = len(texts) == 2 and all(value in texts for value in values)
     two = f"; write {shown(texts[0])} and {shown(texts[1])} as 1 and 0" if only_two else ""
     return f", but {shown(texts[0])}{two}"
 

@@ -45,6 +45,8 @@ LONGEST_RELEASE = 100
 LONGEST_VALUE = 2_000
 LARGEST_RECORD = 500_000
 LONGEST_SHOWN = 200
+# A deeper value could be decoded, and then not compared or shown: each takes room on Python's stack.
+DEEPEST_VALUE = 50
 
 
 class Difference(NamedTuple):
@@ -169,9 +171,12 @@ def decode_settings(content: bytes | None) -> dict[str, Any]:
             "oversized", f"settings of {len(content)} bytes, at most {LARGEST_RECORD} are accepted"
         )
     try:
-        return msgspec.json.decode(content, type=dict[str, Any])
+        settings = msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord("malformed", f"a record of settings: {error}") from None
+    if _is_deeper(settings, DEEPEST_VALUE):
+        raise BadRecord("malformed", "a record of settings: it is nested too deeply")
+    return settings
 
 
 def shown(value: Any) -> str:
@@ -184,6 +189,11 @@ def shown(value: Any) -> str:
         return "not set"
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth < 0 or any(_is_deeper(one, depth - 1) for one in inner)
 
 
 def _differences(remembered: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterable[Difference]:

@@ -19,7 +19,7 @@ from streamfl.pofmkl.tools import simulated_federation
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.pofmkl.tools.streams import deal
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.simulation.tables import client_names
+from streamfl.simulation.tables import client_names, numbers
 
 CONFIG = """
 [federation]
@@ -232,6 +232,22 @@ def test_clients_that_cannot_be_told_apart_are_refused(
     code, out, error = line(command, "--data", data, "--client-column", "device")
     assert (code, out) == (5, "")
     assert expected in error
+
+
+@pytest.mark.parametrize(
+    ("values", "ending"),
+    [
+        ([[1], [2]], ""),
+        (["yes", [1], "no"], "'yes'"),
+        (["yes", "no", None], "'yes' and 'no' as 1 and 0"),
+    ],
+)
+def test_a_column_of_lists_is_refused(values: list[Any], ending: str) -> None:
+    """Protects whoever has a list in a field of a JSON file: it ended with a traceback."""
+    column = np.empty(len(values), object)
+    column[:] = values
+    with pytest.raises(DataError, match=f"the column t1 does not hold numbers.*{ending}$"):
+        numbers(ReplayTable({"t1": column}), ["t1"], "rows.jsonl")
 
 
 def test_names_that_are_written_alike_are_refused() -> None:
