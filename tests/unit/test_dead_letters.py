@@ -165,6 +165,16 @@ def test_letters_are_shown_as_they_were_refused(plant: Plant) -> None:
     assert "not_numeric" in table
 
 
+def test_a_strangers_letter_fills_no_terminal(plant: Plant) -> None:
+    """Protects whoever looks at the letters: no worker writes a long text, but a stranger may."""
+    plant.create()
+    plant.refuse(Outgoing("readings", b"press", BAD, 0))
+    [letter] = plant.bus.read("plant.dead-letters")
+    forged = tuple((name, b"x" * 100_000 if name == "text" else content) for name, content in letter.headers)
+    plant.bus.write([Outgoing(letter.topic, b"press", BAD, 0, forged)])
+    assert [len(letter["text"]) for letter in plant.letters() if letter["text"][0] == "x"] == [1000]
+
+
 def test_the_newest_letters_are_shown(plant: Plant) -> None:
     """Protects terminal and memory from a topic full of letters: the limit keeps the newest, in order of
     time."""

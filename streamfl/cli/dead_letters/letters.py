@@ -10,7 +10,7 @@ import msgspec
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.pending_step import OTHERS_NAMES
-from streamfl.terminal.printable import printable
+from streamfl.terminal.printable import LONGEST_TEXT, printable
 
 __all__ = ["REPLAYED", "Letter", "Note", "check_reasons", "place_of", "read_letter", "read_note"]
 
@@ -73,7 +73,8 @@ def read_letter(record: Record) -> Letter | None:
         return None
     if tuple(name for name, _ in own[-len(OTHERS_NAMES) :]) == OTHERS_NAMES:
         own = own[: -len(OTHERS_NAMES)]
-    said = [content.decode(errors="replace") for content in (topic, reason, text)]
+    # No worker writes a longer text, but a stranger may.
+    said = [content[:LONGEST_TEXT].decode(errors="replace") for content in (topic, reason, text)]
     return Letter(record, said[0], place[0], place[1], said[1], said[2], truncated, own)
 
 
