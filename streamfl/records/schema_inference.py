@@ -15,7 +15,7 @@ from typing import Any
 from streamfl.contract.role import BadRecord
 from streamfl.records.fields import number_in, number_of_text, says_nothing, shown
 from streamfl.records.paths import ABSENT, Path, leaf_paths, path_of
-from streamfl.records.times import Timestamps
+from streamfl.records.times import Timestamps, TimeUnit
 
 __all__ = ["InferredField", "field_values", "infer_fields", "last_name", "looks_like_an_id", "numbers_among"]
 
@@ -34,10 +34,14 @@ PRESENT = 0.5
 UNLIKELY = math.log(1e6)
 # With fewer records, that all values differ says nothing.
 ENOUGH = 10
-OTHER_TIMES = "day-of-week and elapsed-seconds are possible too"
+DAY = 86_400
 WORDS = {"true", "false", "yes", "no", "on", "off"}
 # From 2008 to 2039.
-EPOCH = {"s": (1.2e9, 2.2e9), "ms": (1.2e12, 2.2e12), "us": (1.2e15, 2.2e15)}
+EPOCH: dict[TimeUnit, tuple[float, float]] = {
+    "s": (1.2e9, 2.2e9),
+    "ms": (1.2e12, 2.2e12),
+    "us": (1.2e15, 2.2e15),
+}
 _TIME_NAME = re.compile(
     r"(^|_)(ts|at|time|date|datetime|epoch|\w*stamp|created|updated|seen)($|_)", re.IGNORECASE
 )
@@ -190,7 +194,7 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
     ):
         return {"as": "boolean"}, "true or false"
     if all(isinstance(value, datetime) for value in present):
-        return {"as": "hour-of-day"}, f"a time, such as {present[0]}. {OTHER_TIMES}"
+        return _time(present, f"a time, such as {present[0]}")
     numbers = numbers_among([value for value in present if not isinstance(value, bool)])
     if len(numbers) >= SHARE * len(present) and not (nothing := _for_nothing(present)):
         return _number(values, numbers, name, textual)
@@ -216,8 +220,18 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
             if re.search(r"([+-]\d\d:?\d\d|Z)$", texts[0].strip())
             else "; it names no zone: UTC is taken, or set zone"
         )
-        return {"as": "hour-of-day"}, f"a time, such as {texts[0].strip()}{zone}. {OTHER_TIMES}"
+        return _time(texts, f"a time, such as {texts[0].strip()}{zone}")
     return _category(values, sorted(set(texts)))
+
+
+def _time(values: Sequence[Any], told: str, unit: TimeUnit | None = None) -> tuple[dict[str, Any], str]:
+    """The weekday if all are at one time of the day, as dates are: the hour would be a constant."""
+    times = Timestamps(unit)
+    seconds = {times.read(value, "") for value in values if _works(lambda one: times.read(one, ""), value)}
+    hours = {second % DAY for second in seconds}
+    if len(hours) == 1 and (len(seconds) > 1 or hours == {0}):
+        return {"as": "day-of-week"}, f"{told}, always at the same hour. elapsed-seconds is possible too"
+    return {"as": "hour-of-day"}, f"{told}. day-of-week and elapsed-seconds are possible too"
 
 
 def _for_nothing(present: Sequence[Any]) -> list[str]:
@@ -248,7 +262,8 @@ def _number(
             told = f"a time since 1970 in {unit}, such as {shown(values.present[0])}"
             if as_text:
                 told += ", as text"
-            return {"as": "hour-of-day", "unit": unit}, f"{told}. {OTHER_TIMES}"
+            keys, why = _time(values.present, told, unit)
+            return {**keys, "unit": unit}, why
     whole = all(number.is_integer() for number in numbers)
     if (
         whole
