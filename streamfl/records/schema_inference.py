@@ -48,6 +48,8 @@ _TIME_NAME = re.compile(
 _ID_NAME = re.compile(r"(^|_)(id|uuid|guid|key|seq|sequence|offset|index|row|nr|no)$", re.IGNORECASE)
 _OTHER_TIME = re.compile(r"\s*[0-9]{1,4}([./:-][0-9]{1,4}){2}([ T].*)?\s*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# What Kafka Connect writes with each record as JSON, if schemas.enable is not off.
+ENVELOPE = {"schema", "payload"}
 # Fields that the format of change events adds to a row.
 ADDED = {"__op", "__ts_ms", "__source_ts_ms", "__deleted"}
 
@@ -115,8 +117,11 @@ def infer_fields(
     """
     others = {path_of(path, columns) for path in besides}
     values = field_values(contents, columns)
+    enveloped = all(content.keys() == ENVELOPE for content in contents)
     found = []
     for path, present in values.items():
+        if enveloped and path.startswith("schema."):
+            continue
         if path_of(path, columns) in others or _is_within(path, present, values):
             continue
         guess = _guess(_Values(path, len(contents), present), textual, "mean" if means else "zero")
@@ -289,6 +294,8 @@ def _number(
 def _category(values: _Values, known: list[str]) -> tuple[dict[str, Any] | None, str]:
     if all(map(_OTHER_TIME.fullmatch, known)):
         return None, f"a date or a time, such as {shown(known[0])}, but not in ISO 8601"
+    if len(known) == 1 and len(values.present) >= ENOUGH:
+        return None, f"the same in all of {len(values.present)} records: {shown(known[0])}"
     few = len(known) <= MOST_VALUES and (len(known) <= ENOUGH or 2 * len(known) <= len(values.present))
     if few and all(len(text) <= LONGEST_VALUE and text.isprintable() for text in known):
         return {
