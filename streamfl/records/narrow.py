@@ -159,7 +159,7 @@ def _kind(guess: InferredField) -> str:
         return "other"
     if keys.get("as") == "category":
         return "text"
-    if keys.get("as") == "hour-of-day":
+    if keys.get("as") in ("hour-of-day", "day-of-week"):
         return "time"
     return "number" if keys.get("as", "number") == "number" else "other"
 

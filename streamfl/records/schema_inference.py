@@ -15,7 +15,7 @@ from typing import Any
 from streamfl.contract.role import BadRecord
 from streamfl.records.fields import number_in, number_of_text, says_nothing, shown
 from streamfl.records.paths import ABSENT, Path, leaf_paths, path_of
-from streamfl.records.times import Timestamps
+from streamfl.records.times import Timestamps, TimeUnit
 
 __all__ = ["InferredField", "field_values", "infer_fields", "last_name", "looks_like_an_id", "numbers_among"]
 
@@ -34,16 +34,22 @@ PRESENT = 0.5
 UNLIKELY = math.log(1e6)
 # With fewer records, that all values differ says nothing.
 ENOUGH = 10
-OTHER_TIMES = "day-of-week and elapsed-seconds are possible too"
+DAY = 86_400
 WORDS = {"true", "false", "yes", "no", "on", "off"}
 # From 2008 to 2039.
-EPOCH = {"s": (1.2e9, 2.2e9), "ms": (1.2e12, 2.2e12), "us": (1.2e15, 2.2e15)}
+EPOCH: dict[TimeUnit, tuple[float, float]] = {
+    "s": (1.2e9, 2.2e9),
+    "ms": (1.2e12, 2.2e12),
+    "us": (1.2e15, 2.2e15),
+}
 _TIME_NAME = re.compile(
     r"(^|_)(ts|at|time|date|datetime|epoch|\w*stamp|created|updated|seen)($|_)", re.IGNORECASE
 )
 _ID_NAME = re.compile(r"(^|_)(id|uuid|guid|key|seq|sequence|offset|index|row|nr|no)$", re.IGNORECASE)
 _OTHER_TIME = re.compile(r"\s*[0-9]{1,4}([./:-][0-9]{1,4}){2}([ T].*)?\s*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# What Kafka Connect writes with each record as JSON, if schemas.enable is not off.
+ENVELOPE = {"schema", "payload"}
 # Fields that the format of change events adds to a row.
 ADDED = {"__op", "__ts_ms", "__source_ts_ms", "__deleted"}
 
@@ -111,8 +117,11 @@ def infer_fields(
     """
     others = {path_of(path, columns) for path in besides}
     values = field_values(contents, columns)
+    enveloped = all(content.keys() == ENVELOPE for content in contents)
     found = []
     for path, present in values.items():
+        if enveloped and path.startswith("schema."):
+            continue
         if path_of(path, columns) in others or _is_within(path, present, values):
             continue
         guess = _guess(_Values(path, len(contents), present), textual, "mean" if means else "zero")
@@ -190,7 +199,7 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
     ):
         return {"as": "boolean"}, "true or false"
     if all(isinstance(value, datetime) for value in present):
-        return {"as": "hour-of-day"}, f"a time, such as {present[0]}. {OTHER_TIMES}"
+        return _time(present, f"a time, such as {present[0]}")
     numbers = numbers_among([value for value in present if not isinstance(value, bool)])
     if len(numbers) >= SHARE * len(present) and not (nothing := _for_nothing(present)):
         return _number(values, numbers, name, textual)
@@ -216,8 +225,18 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
             if re.search(r"([+-]\d\d:?\d\d|Z)$", texts[0].strip())
             else "; it names no zone: UTC is taken, or set zone"
         )
-        return {"as": "hour-of-day"}, f"a time, such as {texts[0].strip()}{zone}. {OTHER_TIMES}"
+        return _time(texts, f"a time, such as {texts[0].strip()}{zone}")
     return _category(values, sorted(set(texts)))
+
+
+def _time(values: Sequence[Any], told: str, unit: TimeUnit | None = None) -> tuple[dict[str, Any], str]:
+    """The weekday if all are at one time of the day, as dates are: the hour would be a constant."""
+    times = Timestamps(unit)
+    seconds = {times.read(value, "") for value in values if _works(lambda one: times.read(one, ""), value)}
+    hours = {second % DAY for second in seconds}
+    if len(hours) == 1 and (len(seconds) > 1 or hours == {0}):
+        return {"as": "day-of-week"}, f"{told}, always at the same hour. elapsed-seconds is possible too"
+    return {"as": "hour-of-day"}, f"{told}. day-of-week and elapsed-seconds are possible too"
 
 
 def _for_nothing(present: Sequence[Any]) -> list[str]:
@@ -248,7 +267,8 @@ def _number(
             told = f"a time since 1970 in {unit}, such as {shown(values.present[0])}"
             if as_text:
                 told += ", as text"
-            return {"as": "hour-of-day", "unit": unit}, f"{told}. {OTHER_TIMES}"
+            keys, why = _time(values.present, told, unit)
+            return {**keys, "unit": unit}, why
     whole = all(number.is_integer() for number in numbers)
     if (
         whole
@@ -274,6 +294,8 @@ def _number(
 def _category(values: _Values, known: list[str]) -> tuple[dict[str, Any] | None, str]:
     if all(map(_OTHER_TIME.fullmatch, known)):
         return None, f"a date or a time, such as {shown(known[0])}, but not in ISO 8601"
+    if len(known) == 1 and len(values.present) >= ENOUGH:
+        return None, f"the same in all of {len(values.present)} records: {shown(known[0])}"
     few = len(known) <= MOST_VALUES and (len(known) <= ENOUGH or 2 * len(known) <= len(values.present))
     if few and all(len(text) <= LONGEST_VALUE and text.isprintable() for text in known):
         return {

@@ -34,6 +34,9 @@ FIELDS: dict[str, tuple[Any, Mapping[str, Any] | None]] = {
     "time": (lambda n: datetime(2026, 1, 1 + n % 28, n % 24, tzinfo=UTC), {"as": "hour-of-day"}),
     "millis": (lambda n: 1_790_000_000_000 + n, {"as": "hour-of-day", "unit": "ms"}),
     "createdAt": (lambda n: 1_790_000_000 + n, {"as": "hour-of-day", "unit": "s"}),
+    "date": (lambda n: f"2026-11-{1 + n % 28:02d}", {"as": "day-of-week"}),
+    "daily": (lambda n: datetime(2026, 1, 1 + n % 28, 7, tzinfo=UTC), {"as": "day-of-week"}),
+    "dayMillis": (lambda n: 86_400_000 * (20_700 + n % 9), {"as": "day-of-week", "unit": "ms"}),
     "watts": (lambda n: 1_790_000_000 + 7 * n % ROWS, {}),
     "n": (lambda n: 5 * n, None),
     "nText": (lambda n: str(n), None),
@@ -52,6 +55,7 @@ FIELDS: dict[str, tuple[Any, Mapping[str, Any] | None]] = {
         lambda n: None if n % 5 == 0 else ["pump", "fan"][n % 2],
         {"as": "category", "values": ["fan", "pump"], "missing": "zero"},
     ),
+    "make": (lambda n: "acme", None),
     "serial": (lambda n: f"S-{n}", None),
     "orderId": (lambda n: n, None),
     "nothing": (lambda n: None, None),
@@ -89,6 +93,13 @@ def test_fields_within_others_have_paths() -> None:
     filled = {"missing": "mean"}
     assert found == {"meta.`a.b`": filled, "meta.list[0]": filled, "meta.list[1]": filled}
     assert "meta.list[1]" not in {guess.path for guess in infer_fields(rows, besides=["meta.list[1]"])}
+
+
+def test_the_schema_of_an_envelope_is_no_input() -> None:
+    """Protects records as Kafka Connect writes them: names and types of fields say nothing of a sample."""
+    schema = {"type": "struct", "fields": [{"field": "on", "type": "double", "optional": True}]}
+    rows = [{"schema": schema, "payload": {"on": n / 3}} for n in range(ROWS)]
+    assert {guess.path: guess.keys for guess in infer_fields(rows)} == {"payload.on": {}}
 
 
 def test_parties_have_no_means() -> None:

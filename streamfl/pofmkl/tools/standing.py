@@ -29,13 +29,15 @@ LAST_RECORDS = 64
 NAME = "client-00000"
 ASK_THE_SERVER = "start the pofmkl-server, or check what its log says about these clients' updates"
 
+INSPECT = "streamfl inspect counts those that were read and wait for a version of the model"
+
 
 def client_standing(
     settings: PofmklSettings, bus: Bus, unread: Mapping[str, int], role: PofmklClient | None
 ) -> list[Standing]:
     """The state by the topics and by the role's stored state. role: with its state restored; None: use the
     topics alone."""
-    waiting = 0 if role is None else sum(role.waiting.values())
+    waiting = None if role is None else sum(role.waiting.values())
     found = [_backlog(settings, unread, waiting, _clients(settings, role)), *_model(settings, bus, role)]
     return found if role is None else [*found, *without_a_model(role)]
 
@@ -57,16 +59,23 @@ def _clients(settings: PofmklSettings, role: PofmklClient | None) -> int:
     return (0 if role is None else len(role.snapshot())) or settings.federation.clients
 
 
-def _backlog(settings: PofmklSettings, unread: Mapping[str, int], waiting: int, clients: int) -> Standing:
-    """unread: unread records, by topic. waiting: samples or labels that were read and not learnt."""
+def _backlog(
+    settings: PofmklSettings, unread: Mapping[str, int], waiting: int | None, clients: int
+) -> Standing:
+    """unread: unread records, by topic. waiting: samples or labels that were read and not learnt; None: the
+    state, which knows, was not read."""
     learning, budget = settings.learning, settings.uplink.budget_bytes_per_second
     assert settings.samples is not None
     labelled, kind = (settings.samples, "samples") if settings.labels is None else (settings.labels, "labels")
-    each = math.ceil((unread[labelled.topic] + waiting) / clients)
+    each = math.ceil((unread[labelled.topic] + (waiting or 0)) / clients)
     if not each and not any(unread.values()):
+        if waiting is None:
+            return Standing("backlog", f"no record is unread. {INSPECT}")
         return Standing("backlog", "none: every record was processed")
     where = " and ".join(f"{count:,} records of {topic}" for topic, count in unread.items())
-    told = f"{where} are unread, and {waiting:,} {kind} wait for a version of the model"
+    told = f"{where} are unread"
+    if waiting is not None:
+        told += f", and {waiting:,} {kind} wait for a version of the model"
     if learning.staleness != "async":
         return Standing("backlog", told)
     if not learning.catch_up_samples:

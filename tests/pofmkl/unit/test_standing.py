@@ -254,18 +254,21 @@ def test_check_inspect_and_top_say_how_a_backlog_stands(plant: Plant) -> None:
         assert "wait for a version of the model after 0" in str(client.health.backlog)
         for told in plant.standing():
             assert "alone" not in told
-        checked, inspected, _ = plant.standing()
+        checked, inspected, seen = plant.standing()
         assert checked["predictions on version 0"] == inspected["predictions on version 0"]
         assert checked["predictions on version 0"][0].startswith("2 of 2 (100%)")
         assert "118 samples wait" in checked["backlog"][0]
+        assert "118 samples wait" in inspected["backlog"][0]
+        assert seen["backlog"][0].startswith("no record is unread. streamfl inspect counts")
         plant.clock.now += 6.0
         for _ in range(60):
             client.step(0.0)
-        for told in plant.standing():
-            assert told["backlog"][0] == "none: every record was processed"
+        checked, inspected, seen = plant.standing()
+        assert checked["backlog"] == inspected["backlog"] == ("none: every record was processed", "")
+        assert seen["backlog"][0].startswith("no record is unread. streamfl inspect counts those that")
+        for told in (checked, inspected, seen):
             assert told["alone"][0].startswith("clients learn alone: ")
             assert told["alone"][1].startswith("start the pofmkl-server")
-        checked, inspected, seen = plant.standing()
         assert "since 1970-01-01 00:16:40 UTC no new version" in checked["alone"][0]
         assert checked["alone"] == inspected["alone"]
         assert "2 updates have waited for a new version for 5 s" in seen["alone"][0]
