@@ -118,9 +118,8 @@ class PartyPartition:
 
     def scaled(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Samples as the model would take them now, (n, inputs). Does not change the scale."""
-        if self._scale is None:
-            return inputs
-        return self._scale.scaled(inputs.astype(np.float64)).astype(self._dtype)
+        scaled = inputs if self._scale is None else self._scale.scaled(inputs)
+        return scaled.astype(self._dtype)
 
     @property
     def busy(self) -> bool:

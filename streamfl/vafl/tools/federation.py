@@ -233,7 +233,7 @@ class VerticalFederation(VirtualFederation[VaflSettings, _Network]):
         """The embeddings of all parties, (entities, M, embedding size)."""
         columns = []
         for party, own in zip(self.parties, inputs, strict=True):
-            embeddings = party.role.embed(0, own.astype(party.role.function.dtype))
+            embeddings = party.role.embed(0, own)
             if noisy and party.role.mechanism is not None:
                 draws = rng_for(self.settings.federation.seed, "vertical", "test noise", party.name)
                 noise = draws.normal(0.0, party.role.mechanism.embedding_noise, embeddings.shape)

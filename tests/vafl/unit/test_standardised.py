@@ -161,6 +161,25 @@ def test_the_rate_that_is_left_out(
     assert role.settings.party_rate(role.settings.standardise) == expected
 
 
+def test_the_rows_that_are_measured_on_keep_the_digits_that_records_have() -> None:
+    """Protects the figures that simulate promises: in single precision a time in seconds has lost all that
+    tells one row from another, and small numbers beside a column of large ones are zero."""
+    plain = np.random.default_rng(1).normal(size=(300, 2))
+    labels = (plain[:, 0] > plain[:, 1]).astype(float)
+    settings = VaflSettings.model_validate(
+        {
+            "federation": {"name": "f", "seed": 1, "parties": ["a"], "embedding_size": 1},
+            "role": {"kind": "vafl-coordinator"},
+            "labels": {"topic": "l", "label": "y"},
+        }
+    )
+    losses = [
+        run_vertical(settings, VerticalTable([columns], labels, 60)).final.loss
+        for columns in (plain, plain + np.array([1.7e9, 0.0]), plain * np.array([1.0, 1e-60]))
+    ]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-4)
+
+
 @pytest.mark.long
 def test_linear_parties_learn_under_a_network() -> None:
     """Protects head.kind = "network" with its defaults: linear embeddings begin at 0, where a relu without a
