@@ -33,7 +33,7 @@ def party_content(kind: str, party: str, label: str) -> dict[str, Any]:
 def say_dropped(dealt: DealtTable, more: str = "") -> None:
     """Say how many rows are left out, if any are. more: text after it."""
     if dealt.dropped:
-        say(f"{dealt.dropped} rows have no number in some column and are left out{more}")
+        say(f"{dealt.dropped} rows have no number in some column, or too large a one, and are left out{more}")
 
 
 def table_figures(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.contract.seeding import rng_for
+from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.simulation.parties import TEST_FRACTION, has_ranges, split_columns
 from streamfl.simulation.tables import DataSource, input_names, numbers, read_data, unread_columns
 from streamfl.terminal.console import say
@@ -63,7 +64,7 @@ class VerticalTable:
 
 @dataclass(frozen=True)
 class DealtTable:
-    """A file's rows that have a number in every column.
+    """A file's rows that have a number in every column, none too large.
 
     table: the unchanged numbers; numeric labels are scaled to 0 .. 1 by ``label_range``.
     columns: by party, the names of its columns.
@@ -122,8 +123,12 @@ def deal_table(
     if label not in table.columns:
         raise DataError(f"{location}: no column {label} (there are: {', '.join(table.columns)})")
     inputs, labels = numbers(table, used, location), numbers(table, [label], location)[:, 0]
-    present = np.isfinite(inputs).all(axis=1) & np.isfinite(labels)
-    inputs, labels = inputs[present], labels[present]
+    parts = [inputs[:, [used.index(name) for name in names]] for names in own]
+    present = np.isfinite(labels)
+    for part in parts:
+        # As `streamfl run` takes a party's record: this is False for a NaN and for an infinity too.
+        present &= np.abs(part).sum(axis=1) < LARGEST_NUMBER
+    parts, labels = [part[present] for part in parts], labels[present]
     test = math.ceil(fraction * len(labels))
     learnt = len(labels) - test
     if learnt < FEWEST_ROWS:
@@ -138,7 +143,6 @@ def deal_table(
                 f"{location}: the label {label} is {label_range[0]:g} in every row: there is nothing to learn"
             )
         labels = (labels - label_range[0]) / (label_range[1] - label_range[0])
-    parts = [inputs[:, [used.index(name) for name in names]] for names in own]
     return DealtTable(VerticalTable(parts, labels, test), own, label_range, int((~present).sum()))
 
 
