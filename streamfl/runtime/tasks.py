@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from streamfl.contract.channels import Channels
+from streamfl.contract.further_interfaces import NotesLosses
 from streamfl.contract.role import BadRecord, ConfigurationError, Record, Role, StateChange
 from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, tell_of_unprotected, with_checksum
@@ -177,6 +178,8 @@ class Tasks:
     def go_on(self, moved: Moved) -> None:
         """The records that were to be read next are gone: go on behind them, if the group may."""
         self._subscription.check(moved)
+        if isinstance(self._role, NotesLosses):
+            self._role.lost(moved.partition)
         place = moved.topic, moved.partition
         if moved.following > moved.position:
             self.topics.lose(moved)
