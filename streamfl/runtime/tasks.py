@@ -180,13 +180,12 @@ class Tasks:
         self._subscription.check(moved)
         if isinstance(self._role, NotesLosses):
             self._role.lost(moved.partition)
-        place = moved.topic, moved.partition
-        if moved.following > moved.position:
+        place, following = (moved.topic, moved.partition), moved.following
+        if following > moved.position:
             self.topics.lose(moved)
             # Records that came after the gap may have moved it further.
-            self.positions[place] = max(self.positions.get(place, 0), moved.following)
-        else:
-            self.positions[place] = moved.following
+            following = max(self.positions.get(place, 0), following)
+        self.positions[place] = following
 
     # ---- what is remembered
 
