@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
-__all__ = ["BalancesInputs", "CatchesUp", "Waits"]
+__all__ = ["BalancesInputs", "CatchesUp", "NotesLosses", "Waits"]
+
+
+@runtime_checkable
+class NotesLosses(Protocol):
+    """The further interface of a role whose peers wait for answers to what they send it."""
+
+    def lost(self, partition: int) -> None:
+        """Records of this partition were deleted before the worker read them. The worker calls it before the
+        ``receive`` of the same step."""
 
 
 @runtime_checkable

@@ -175,10 +175,12 @@ class InputWatch:
                 f"none of {self._samples} samples had a label in the field {self._field!r}, so nothing is "
                 "learnt: check that samples.label is the field's name; leave it out if no labels come"
             )
-        # While history is read, samples of other partitions may not have been read yet.
+        # While history is read, samples of other partitions may not have been read yet, and the first may
+        # have no label: labels of later samples are read before.
         elif (
             self._joined
             and (labels := sum(self._labels_in[partition] for partition in self._sampled)) >= ENOUGH
+            and self._samples >= min(labels, LATEST)
         ):
             text = (
                 f"none of {labels} labels met one of {self._samples} samples, so nothing is learnt: check "

@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from streamfl.contract.channels import Channels
+from streamfl.contract.further_interfaces import NotesLosses
 from streamfl.contract.role import BadRecord, ConfigurationError, Record, Role, StateChange
 from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, tell_of_unprotected, with_checksum
@@ -146,16 +147,16 @@ class Tasks:
     def _begin(self, session: Session, topic: str, partition: int) -> None:
         """Begin to read an input of which nobody has committed an offset.
 
-        Under "latest" its present end is to be committed, too. Otherwise an input that brings nothing until
-        the worker stops would begin at a later end, and what came meanwhile would never be read.
+        Under "latest" its present end is committed, too: what comes until the worker stops is never lost.
         """
-        if self._subscription.auto_offset_reset != "latest":
-            return
-        place = topic, partition
-        if place not in self._begun:
-            self._begun[place] = self._bus.offsets(topic, math.inf)[partition]
-        session.seek(topic, partition, self._begun[place])
-        self._uncommitted[place] = self._begun[place]
+        place, latest = (topic, partition), self._subscription.auto_offset_reset == "latest"
+        if place not in self._begun and (latest or isinstance(self._role, NotesLosses)):
+            self._begun[place] = self._bus.offsets(topic, math.inf if latest else -math.inf)[partition]
+        if isinstance(self._role, NotesLosses) and self._begun[place]:
+            self._role.lost(partition)
+        if latest:
+            session.seek(topic, partition, self._begun[place])
+            self._uncommitted[place] = self._begun[place]
 
     def take_begun(self) -> dict[TopicPartition, int]:
         """The positions where inputs have begun, which nobody has committed yet."""
@@ -177,13 +178,14 @@ class Tasks:
     def go_on(self, moved: Moved) -> None:
         """The records that were to be read next are gone: go on behind them, if the group may."""
         self._subscription.check(moved)
-        place = moved.topic, moved.partition
-        if moved.following > moved.position:
+        place, following = (moved.topic, moved.partition), moved.following
+        if following > moved.position:
             self.topics.lose(moved)
+            if isinstance(self._role, NotesLosses):
+                self._role.lost(moved.partition)
             # Records that came after the gap may have moved it further.
-            self.positions[place] = max(self.positions.get(place, 0), moved.following)
-        else:
-            self.positions[place] = moved.following
+            following = max(self.positions.get(place, 0), following)
+        self.positions[place] = following
 
     # ---- what is remembered
 

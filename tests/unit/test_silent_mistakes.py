@@ -752,6 +752,19 @@ def test_labels_whose_samples_were_not_read_yet_are_no_mistake() -> None:
     assert "none of 60 labels met" in str(watch.trouble(lambda: False))
 
 
+def test_labels_that_are_read_before_their_samples_are_no_mistake() -> None:
+    """Protects users with few labels, or whose first labels were deleted: the labels of a history are read
+    first, and the first samples without one were taken for samples that are named otherwise."""
+    watch = InputWatch(None, "samples.label_range", (0.0, 1.0), True, 10)
+    for _ in range(72):
+        watch.label(0, "a", 0.5)
+    for _ in range(71):
+        watch.sample(0, "a", None)
+    assert watch.trouble(lambda: False) is None
+    watch.sample(0, "a", None)
+    assert "none of 72 labels met one of 72" in str(watch.trouble(lambda: False))
+
+
 def test_check_looks_at_both_ends_of_several_partitions(plant: Plant) -> None:
     """Protects from a check of old records in one partition: the mistake is in the newest records of
     another."""

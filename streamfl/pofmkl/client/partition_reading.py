@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Final
 
 __all__ = ["LABELS", "MISSES", "MODEL", "SAMPLES", "PartitionReading", "Wait"]
@@ -16,6 +18,8 @@ MODEL: Final = "model"
 # After so many samples in a row without a label in hand, the labels in hand may be those of samples that were
 # deleted.
 MISSES = 50
+# So many of the last samples with a label tell how many samples have to be read for one.
+LATEST = 9
 # Offsets between two samples that are no record: each transaction ends with one.
 MARKERS = 8
 
@@ -40,6 +44,7 @@ class PartitionReading:
     received: records by input.
     written_at: the time of the last of these, by input.
     misses: the last samples in a row that came without a label in hand.
+    gaps: samples from one with a label in hand to the next, the last of these.
     sample_came: when the last sample came.
     next_offset: of the last sample, and one more; None: samples came before a restart, nobody knows which.
     deleted: whether samples before the last ones may have been deleted, and none has met its label since.
@@ -57,6 +62,7 @@ class PartitionReading:
     received: dict[str, int] = field(default_factory=lambda: {SAMPLES: 0, LABELS: 0})
     written_at: dict[str, float] = field(default_factory=lambda: {SAMPLES: 0.0, LABELS: 0.0})
     misses: int = 0
+    gaps: deque[int] = field(default_factory=lambda: deque([1] * LATEST, LATEST))
     sample_came: float = -math.inf
     next_offset: int | None = 0
     deleted: bool = False
@@ -74,6 +80,12 @@ class PartitionReading:
         """The progress of what an input waits for, by input."""
         return {SAMPLES: self.received[LABELS], LABELS: self.received[SAMPLES], MODEL: self.learnt}
 
+    @property
+    def samples_a_label(self) -> int:
+        """How many samples usually come for one with a label in hand. A few long times without labels do not
+        count."""
+        return median_low(self.gaps)
+
     def note_sample(self, offset: int, met: float | None) -> None:
         """met: when its label came; None: it is not in hand."""
         if self.next_offset is not None and offset > self.next_offset + MARKERS:
@@ -82,6 +94,7 @@ class PartitionReading:
         if met is None:
             self.misses += 1
         else:
+            self.gaps.append(self.misses + 1)
             self.note_pair(met)
 
     def note_label(self, sample_came: float | None, now: float) -> None:

@@ -162,7 +162,16 @@ class ReadingOrder:
                 yield LABELS
 
     def _samples_wanted(self, number: int, pairs: int) -> int:
-        """How many samples may be read before the model advances. pairs: those in hand that wait for it."""
+        """How many samples may be read before the model advances. pairs: those in hand that wait for it.
+
+        Where only some samples have a label, more are read: as many labels are learnt as if all had.
+        """
+        wanted = self._labels_wanted(number, pairs)
+        in_hand = self._join.labels_without_sample(number).total()
+        return max(wanted, min(wanted, in_hand) * self._partitions[number].samples_a_label)
+
+    def _labels_wanted(self, number: int, pairs: int) -> int:
+        """How many samples with a label may be read before the model advances."""
         known, others = self._labels_in_hand(number)
         if self._takes_part is None or not (known or others):
             return max(0, self._most_samples(number, [count for _, count in known]) - pairs)

@@ -71,9 +71,13 @@ class PofmklServer:
         self._problems = UpdateProblems()
         self._shards: dict[int, Shard] = {}
         self._awaited = False
+        # Partitions whose updates were deleted unread.
+        self._lost: set[int] = set()
 
     @property
     def wake_at(self) -> float | None:
+        if self._lost:
+            return -math.inf
         return earliest(*(shard.round.over_at for shard in self._shards.values()))
 
     @property
@@ -106,6 +110,9 @@ class PofmklServer:
     def notices(self) -> Iterable[OperatorNotice]:
         return self._problems.notices.collect()
 
+    def lost(self, partition: int) -> None:
+        self._lost.add(partition)
+
     def forget(self, name: str) -> bool:
         known = [shard for shard in self._shards.values() if name in shard.members]
         for shard in known:
@@ -118,6 +125,7 @@ class PofmklServer:
 
     def close(self, partition: int) -> None:
         del self._shards[partition]
+        self._lost.discard(partition)
 
     def restore(self, change: StateChange) -> None:
         shard, key, value = self._shards[change.partition], change.key, change.value or b""
@@ -141,6 +149,8 @@ class PofmklServer:
         if self._clock_guard.pass_to(now, tick=not batch):
             for shard in shards.values():
                 shard.set_back(now)
+        while self._lost:
+            shards[self._lost.pop()].lose_updates(now)
         if not batch:
             for shard in shards.values():
                 shard.close_timed_out(now)

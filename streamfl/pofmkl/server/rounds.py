@@ -17,7 +17,8 @@ __all__ = ["OpenRound", "RoundRecord"]
 class RoundRecord(msgspec.Struct, array_like=True):
     """The stored state of the open round, without its updates.
 
-    opened_at: when its first update was written to its topic; None: there is none.
+    opened_at: when its first update was written to its topic, or it was seen that updates are lost; None:
+        neither.
     ever_timed_out: a round was closed without all clients of the federation.
     dimension: of the clients' inputs.
     misled: a client already has the next version, which another writer published.
@@ -62,6 +63,10 @@ class OpenRound:
         self.pending[update.client] = update
         self._pending_changed[update.client] = None
         self.missing.discard(update.client)
+        self.open(at)
+
+    def open(self, at: float) -> None:
+        """Let the round begin, unless it has."""
         if self.record.opened_at is None:
             self.record.opened_at, self._changed = at, True
 

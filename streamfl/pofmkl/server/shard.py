@@ -262,6 +262,15 @@ class Shard:
         self.members.forget(name)
         self.round.forget(name)
 
+    def lose_updates(self, now: float) -> None:
+        """Updates were deleted unread: let a version come for which their clients wait."""
+        self.settle()
+        if self._lockstep:
+            self.round.open(now)
+        else:
+            self.model.count_updates()
+            self.model.tell_again(self.model.version)
+
     def close_timed_out(self, at: float) -> None:
         """Close the round if it has timed out by ``at``."""
         over_at = self.round.over_at
@@ -281,8 +290,9 @@ class Shard:
             + ". The server does not wait for it until it takes part again; with learning.staleness = "
             '"async" it waits for nobody',
         )
-        self.members.let_time_out(silent)
-        self.round.let_time_out()
+        if heard:
+            self.members.let_time_out(silent)
+            self.round.let_time_out()
         self._close_round()
 
     def _close_complete(self) -> None:

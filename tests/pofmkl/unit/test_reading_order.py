@@ -614,3 +614,19 @@ def test_clients_without_samples_are_not_remembered_for_ever() -> None:
         made.receive([], now=11.0 * (n + 1))
         give("labels", [Label(f"without {n}", "0", 0.5)], now=11.0 * (n + 1))
     assert len(made._labels._order._partitions[0].without_samples) <= 1  # type: ignore[attr-defined]
+
+
+def test_a_history_with_few_labels_is_read_fast(made: list[Federation]) -> None:
+    """Protects whoever labels one sample in fifty: two or three samples were read at a time."""
+    history = rows(2000)
+    made.append(federation := Federation())
+    federation.samples(history)
+    federation.labels(history[::50])
+    federation.start()
+    federation.start("pofmkl-server")
+    steps = 0
+    while sum(worker.step(0.0) for worker in federation.workers):
+        steps += 1
+    assert steps < 250
+    assert len(federation.by_sample()) == 2000
+    assert federation.figure("labels") == 40

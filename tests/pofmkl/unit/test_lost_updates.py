@@ -1,0 +1,53 @@
+"""A federation goes on where updates were deleted before the server read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pofmkl.makers import MemoryFederation
+
+CONTENT: dict[str, dict[str, Any]] = {
+    "federation": {"name": "f", "clients": 2, "seed": 5, "features": ["x"]},
+    "bus": {"commit_interval_ms": 1},
+    "samples": {"topic": "samples", "label": "y"},
+}
+
+
+def learnt(federation: MemoryFederation) -> float:
+    return sum(one.value for one in federation.workers[0].role.measure() if one.name == "lifetime_labels")
+
+
+def write(federation: MemoryFederation, numbers: Sequence[int]) -> None:
+    rows = [(client, {"x": number / 9, "y": number / 10}) for number in numbers for client in "ab"]
+    federation.write("samples", rows)
+
+
+@pytest.mark.parametrize("began", [True, False])
+@pytest.mark.parametrize("staleness", ["lockstep", "bounded"])
+def test_a_round_whose_updates_were_deleted_ends(staleness: str, began: bool) -> None:
+    """Protects whoever's server was away for longer than the retention: its clients waited for a version that
+    never came, and the server was ready. began: whether the server had run before."""
+    learning = {"staleness": staleness} | ({"max_staleness": 1} if staleness == "bounded" else {})
+    with closing(MemoryFederation(CONTENT | {"learning": learning}, 1)) as federation:
+        federation.start()
+        if began:
+            server = federation.start("pofmkl-server")
+            write(federation, range(3))
+            federation.settle()
+            assert learnt(federation) == 6
+            federation.workers.remove(server)
+            server.close()
+        write(federation, range(3 if began else 0, 6))
+        federation.settle()
+        assert learnt(federation) == (8 if began else 2)
+        updates = federation.bus._log("f.updates", 0)
+        updates.drop(updates.end)
+        federation.start("pofmkl-server")
+        federation.settle()
+        federation.clock.now += 31
+        federation.settle()
+        assert learnt(federation) == 12
+        assert len(federation.predictions()) == 12
