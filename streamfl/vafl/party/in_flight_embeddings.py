@@ -29,6 +29,7 @@ class InFlightEmbedding(msgspec.Struct, array_like=True, gc=False):
     features: raw numbers.
     requests: how often it was sent again because the coordinator asked.
     epoch: the epoch in which it was sent, if that was given up since; 0: the present epoch.
+    steps: the party's steps when it was queued; None: an earlier release queued it.
     """
 
     since: Time
@@ -36,6 +37,7 @@ class InFlightEmbedding(msgspec.Struct, array_like=True, gc=False):
     features: bytes
     requests: Count = 0
     epoch: Count = 0
+    steps: Count | None = None
 
 
 class InFlightEmbeddings(ExpiringEntries[InFlightEmbedding]):

@@ -2,6 +2,10 @@
 step.
 
 VAFL, Algorithm 1, party m: theta_m <- theta_m - eta_m (J_m' g + grad r(theta_m)).
+
+Without learning.batch_size g is divided by tau - 1 if its embedding is tau > 2 steps old. Hundreds of
+gradients at the same old parameters may come at once, and each would move on as if the party still stood
+there. Zhang, Gupta, Lian and Liu (Staleness-aware async-SGD, IJCAI 2016) divide by tau.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import BadRecord
 from streamfl.encoding.changelog_checks import Amount, check_number, check_within
-from streamfl.encoding.wire import Count, Name, decode_array
+from streamfl.encoding.wire import Count, Name, decode_array, encode_array
 from streamfl.learning.optimisers import finite_step, optimiser_named
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
@@ -30,6 +34,9 @@ from streamfl.vafl.state import ANSWERED, ARRAY
 
 __all__ = ["PartyModel", "PendingGradient"]
 
+# The age, in the party's steps, up to which a gradient counts in full.
+YOUNG = 2
+
 
 class PendingGradient(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """A gradient that waits for its step.
@@ -37,7 +44,7 @@ class PendingGradient(msgspec.Struct, array_like=True, gc=False, frozen=True):
     entity: the entity's name.
     sequence: number of the embedding that the gradient answers.
     features: the features of that embedding, raw numbers.
-    gradient: d l / d h_nm, raw numbers.
+    gradient: d l / d h_nm, raw numbers, divided as its age asks for.
     noise: sigma that its cost was counted with; the step's noise is at least this.
     """
 
@@ -159,6 +166,8 @@ class PartyModel:
         """
         if not self._gradient_noise:
             self._life.learn_bare()
+        if self._fewer and shown.steps is not None and (age := self._life.steps - shown.steps) > YOUNG:
+            gradient = encode_array(np.frombuffer(gradient, self._wire_dtype) / (age - YOUNG + 1))
         answered = PendingGradient(entity, shown.sequence, shown.features, gradient, self._gradient_noise)
         self._remembered.remember(len(self._pending), answered)
         self._pending.append(answered)

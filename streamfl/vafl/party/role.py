@@ -280,7 +280,8 @@ class VaflParty(AwaitingRole[PartyPartition]):
         if mechanism is not None and not self._spend(task, entity, mechanism.cost(1, 0)):
             return False
         sequence = task.life.next_sequence(bare=mechanism is None)
-        task.in_flight.queue(entity, InFlightEmbedding(now, sequence, features, requests), headers)
+        shown = InFlightEmbedding(now, sequence, features, requests, steps=task.life.steps)
+        task.in_flight.queue(entity, shown, headers)
         task.catch_up.showed(len(task.waiting), now)
         self._metrics.embeddings += 1
         return True
