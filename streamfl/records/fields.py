@@ -138,7 +138,7 @@ def number_in(value: Any, field: object, as_text: bool) -> float:
     if not abs(value) < LARGEST_FLOAT and value == value:
         raise BadRecord(
             "not_finite",
-            f"{field} is {shown(value)}, a number of {-LARGEST_FLOAT:g} to {LARGEST_FLOAT:g} is expected",
+            f"{field} is {shown(value)}, a number less than {LARGEST_FLOAT:g}, its sign apart, is expected",
         )
     return float(value)
 

@@ -235,7 +235,9 @@ def _time(values: Sequence[Any], told: str, unit: TimeUnit | None = None) -> tup
     seconds = {times.read(value, "") for value in values if _works(lambda one: times.read(one, ""), value)}
     hours = {second % DAY for second in seconds}
     if len(hours) == 1 and (len(seconds) > 1 or hours == {0}):
-        return {"as": "day-of-week"}, f"{told}, always at the same hour. elapsed-seconds is possible too"
+        alike = len({second // DAY % 7 for second in seconds}) == 1
+        more = " of the same weekday: an input that never changes" if alike else ""
+        return {"as": "day-of-week"}, f"{told}; always the same hour{more}. elapsed-seconds is possible too"
     return {"as": "hour-of-day"}, f"{told}. day-of-week and elapsed-seconds are possible too"
 
 
@@ -294,7 +296,7 @@ def _number(
 def _category(values: _Values, known: list[str]) -> tuple[dict[str, Any] | None, str]:
     if all(map(_OTHER_TIME.fullmatch, known)):
         return None, f"a date or a time, such as {shown(known[0])}, but not in ISO 8601"
-    if len(known) == 1 and len(values.present) >= ENOUGH:
+    if len(known) == 1 and not values.lacking and len(values.present) >= ENOUGH:
         return None, f"the same in all of {len(values.present)} records: {shown(known[0])}"
     few = len(known) <= MOST_VALUES and (len(known) <= ENOUGH or 2 * len(known) <= len(values.present))
     if few and all(len(text) <= LONGEST_VALUE and text.isprintable() for text in known):

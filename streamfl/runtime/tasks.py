@@ -147,14 +147,14 @@ class Tasks:
     def _begin(self, session: Session, topic: str, partition: int) -> None:
         """Begin to read an input of which nobody has committed an offset.
 
-        Under "latest" its present end is committed, too: what comes until the worker stops is never lost.
-        """
+        Under "latest" its present end is committed, too: what comes until the worker stops is never lost. So
+        is a beginning behind a loss, which is noted once."""
         place, latest = (topic, partition), self._subscription.auto_offset_reset == "latest"
         if place not in self._begun and (latest or isinstance(self._role, NotesLosses)):
             self._begun[place] = self._bus.offsets(topic, math.inf if latest else -math.inf)[partition]
         if isinstance(self._role, NotesLosses) and self._begun[place]:
             self._role.lost(partition)
-        if latest:
+        if latest or self._begun.get(place):
             session.seek(topic, partition, self._begun[place])
             self._uncommitted[place] = self._begun[place]
 

@@ -181,14 +181,18 @@ def _client_name(value: Any) -> str | None:
     return None if value is None else str(value) or None
 
 
+def _is_gap(value: Any) -> bool:
+    """Whether it is None, an empty text or NaN. Other values may be arrays: lists of a Parquet file."""
+    return value is None or (isinstance(value, (str, float)) and (value == "" or value != value))
+
+
 def _instead(column: NDArray[Any]) -> str:
     """What a column holds in place of numbers, as the end of a sentence."""
-    # A gap is None, an empty text or NaN, which equals nothing.
-    values = [value for value in column.tolist() if value not in (None, "") and value == value]
+    values = [value for value in column.tolist() if not _is_gap(value)]
     texts = list(dict.fromkeys(one for one in values if isinstance(one, str) and number_of_text(one) is None))
     if not texts:
         return ""
-    only_two = len(texts) == 2 and all(value in texts for value in values)
+    only_two = len(texts) == 2 and all(isinstance(value, str) and value in texts for value in values)
     two = f"; write {shown(texts[0])} and {shown(texts[1])} as 1 and 0" if only_two else ""
     return f", but {shown(texts[0])}{two}"
 

@@ -112,7 +112,8 @@ class VerticalLearningSection(Section):
     batch_size: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1, le=10_000)
     """Gradients per step of a party; entities per step of the coordinator. Left out: 16, but fewer where a
     party has fewer entities under way, so that each label makes a step where labels come at once; with
-    privacy.gradient_noise always 16. The coordinator begins with 1 per step, and adds one every 64 steps."""
+    privacy.gradient_noise always 16. Where there may be fewer, a party's gradient counts less if it took more
+    than two steps meanwhile. The coordinator begins with 1 per step, and adds one every 64 steps."""
     regularisation: Annotated[float, CHANGEABLE] = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     """lambda of the penalty lambda |theta|^2 / 2."""
     in_flight: Annotated[int | None, CHANGEABLE] = Field(default=None, ge=1)

@@ -6,7 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -100,6 +100,21 @@ def test_the_schema_of_an_envelope_is_no_input() -> None:
     schema = {"type": "struct", "fields": [{"field": "on", "type": "double", "optional": True}]}
     rows = [{"schema": schema, "payload": {"on": n / 3}} for n in range(ROWS)]
     assert {guess.path: guess.keys for guess in infer_fields(rows)} == {"payload.on": {}}
+
+
+def test_a_text_that_is_there_or_not_is_an_input() -> None:
+    """Protects flags that are written only where they hold, from those who leave out what is always the
+    same."""
+    guesses = infer_fields([{"flag": "Y" if n % 3 else None, "site": "north"} for n in range(ROWS)])
+    assert {guess.path: guess.keys is None for guess in guesses} == {"flag": False, "site": True}
+
+
+def test_dates_that_are_all_mondays_are_told() -> None:
+    """Protects from an input that never changes."""
+    mondays = [{"day": str(date(2026, 11, 2) + timedelta(weeks=n))} for n in range(ROWS)]
+    [guess] = infer_fields(mondays)
+    assert guess.keys == {"as": "day-of-week"}
+    assert "of the same weekday: an input that never changes" in guess.why
 
 
 def test_parties_have_no_means() -> None:

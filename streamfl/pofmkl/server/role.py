@@ -113,6 +113,17 @@ class PofmklServer:
     def lost(self, partition: int) -> None:
         self._lost.add(partition)
 
+    def _take_lost(self) -> list[int]:
+        """The partitions whose shards have to note that updates are lost."""
+        lost, self._lost = self._lost, set()
+        if not self._lockstep:
+            return sorted(lost)
+        if len(self._shards) < self._settings.federation.shards:
+            return []
+        # Clients wait until all shards have one version, so shards pass a lost round together.
+        versions = {self._shards[number].model.version for number in lost}
+        return [number for number, shard in self._shards.items() if shard.model.version in versions]
+
     def forget(self, name: str) -> bool:
         known = [shard for shard in self._shards.values() if name in shard.members]
         for shard in known:
@@ -149,8 +160,8 @@ class PofmklServer:
         if self._clock_guard.pass_to(now, tick=not batch):
             for shard in shards.values():
                 shard.set_back(now)
-        while self._lost:
-            shards[self._lost.pop()].lose_updates(now)
+        for number in self._take_lost():
+            shards[number].lose_updates(now)
         if not batch:
             for shard in shards.values():
                 shard.close_timed_out(now)

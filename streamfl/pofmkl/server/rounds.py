@@ -17,8 +17,8 @@ __all__ = ["OpenRound", "RoundRecord"]
 class RoundRecord(msgspec.Struct, array_like=True):
     """The stored state of the open round, without its updates.
 
-    opened_at: when its first update was written to its topic, or it was seen that updates are lost; None:
-        neither.
+    opened_at: when its first update was written to its topic, or the server saw that updates were lost; None:
+        no round is open.
     ever_timed_out: a round was closed without all clients of the federation.
     dimension: of the clients' inputs.
     misled: a client already has the next version, which another writer published.

@@ -287,8 +287,12 @@ class Shard:
             f"round {self.model.version} of shard {self._number} was closed after {self.round.timeout:g} s "
             f"with {heard} clients, without {names or 'any client known before'}"
             + (f"; {unheard} of federation.clients = {clients} never sent an update" if unheard > 0 else "")
-            + ". The server does not wait for it until it takes part again; with learning.staleness = "
-            '"async" it waits for nobody',
+            + (
+                ". The server does not wait for it until it takes part again; with learning.staleness = "
+                '"async" it waits for nobody'
+                if heard
+                else ". Updates were deleted before the server read them: clients go on with the next version"
+            ),
         )
         if heard:
             self.members.let_time_out(silent)

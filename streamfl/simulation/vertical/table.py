@@ -125,9 +125,10 @@ def deal_table(
     inputs, labels = numbers(table, used, location), numbers(table, [label], location)[:, 0]
     parts = [inputs[:, [used.index(name) for name in names]] for names in own]
     present = np.isfinite(labels)
-    for part in parts:
-        # As `streamfl run` takes a party's record: this is False for a NaN and for an infinity too.
-        present &= np.abs(part).sum(axis=1) < LARGEST_NUMBER
+    with np.errstate(over="ignore"):
+        for part in parts:
+            # As `streamfl run` takes a party's record: this is False for a NaN and for an infinity too.
+            present &= np.abs(part).sum(axis=1) < LARGEST_NUMBER
     parts, labels = [part[present] for part in parts], labels[present]
     test = math.ceil(fraction * len(labels))
     learnt = len(labels) - test

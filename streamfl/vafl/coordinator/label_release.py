@@ -17,9 +17,9 @@ from streamfl.vafl.coordinator.alignment import Decision
 from streamfl.vafl.given import CoordinatorGiven
 from streamfl.vafl.metrics import LabelMetrics
 
-__all__ = ["TOLD_BARE", "LabelRelease"]
+__all__ = ["RELEASED_WITHOUT_NOISE", "LabelRelease"]
 
-TOLD_BARE = (
+RELEASED_WITHOUT_NOISE = (
     "the coordinator has released labels without noise before, so no mu holds for them; start over with "
     "another federation.name at all members, or leave privacy.reply_noise out"
 )

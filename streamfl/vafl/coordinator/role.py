@@ -42,7 +42,7 @@ from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.alignment import NOTHING
 from streamfl.vafl.coordinator.figures import CoordinatorFigures
 from streamfl.vafl.coordinator.intake import Intake
-from streamfl.vafl.coordinator.label_release import TOLD_BARE, LabelRelease
+from streamfl.vafl.coordinator.label_release import RELEASED_WITHOUT_NOISE, LabelRelease
 from streamfl.vafl.coordinator.learning_head import LearningHead
 from streamfl.vafl.coordinator.parties import SentEmbeddings
 from streamfl.vafl.coordinator.partition import CoordinatorPartition
@@ -168,7 +168,7 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
             )
         super().restore(change)
         if self._release.noise and self._tasks[change.partition].head.released_without_noise:
-            raise BadRecord("configuration", TOLD_BARE)
+            raise BadRecord("configuration", RELEASED_WITHOUT_NOISE)
 
     def measure(self) -> Iterable[Measurement]:
         tasks = self._tasks.values()

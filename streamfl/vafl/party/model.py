@@ -3,9 +3,10 @@ step.
 
 VAFL, Algorithm 1, party m: theta_m <- theta_m - eta_m (J_m' g + grad r(theta_m)).
 
-Without learning.batch_size g is divided by tau - 1 if its embedding is tau > 2 steps old. Hundreds of
-gradients at the same old parameters may come at once, and each would move on as if the party still stood
-there. Zhang, Gupta, Lian and Liu (Staleness-aware async-SGD, IJCAI 2016) divide by tau.
+Where the number of gradients in a step is not fixed (fewer_at_once), g is divided by tau - 1 if its
+embedding is tau > 2 steps old. Hundreds of gradients at the same old parameters may come at once, and each
+would move on as if the party still stood there. Zhang, Gupta, Lian and Liu (Staleness-aware async-SGD, IJCAI
+2016) divide by tau.
 """
 
 from __future__ import annotations

@@ -247,11 +247,12 @@ def test_bounds_of_all_columns_stand_in_the_servers_file(line: Line) -> None:
 def test_rows_with_gaps_are_left_out_and_told(line: Line) -> None:
     """Protects the count of rows: what has no number is not in the table, and is counted."""
     line.frame.loc[3, "c1"], line.frame.loc[70, "c1"] = np.nan, 1e30
+    line.frame.loc[71] = 1e308
     code, out, error = line("--format", "json")
     assert code == 0
-    assert "2 rows have no number" in error
+    assert "3 rows have no number" in error
     assert "worse than none" not in error
-    assert json.loads(out)["dropped_rows"] == 2
+    assert json.loads(out)["dropped_rows"] == 3
 
 
 @pytest.mark.parametrize(

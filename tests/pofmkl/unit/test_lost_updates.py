@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pofmkl.makers import MemoryFederation
 
+from streamfl.runtime.bus import Outgoing
+
 CONTENT: dict[str, dict[str, Any]] = {
     "federation": {"name": "f", "clients": 2, "seed": 5, "features": ["x"]},
     "bus": {"commit_interval_ms": 1},
@@ -51,3 +53,46 @@ def test_a_round_whose_updates_were_deleted_ends(staleness: str, began: bool) ->
         federation.settle()
         assert learnt(federation) == 12
         assert len(federation.predictions()) == 12
+
+
+@pytest.mark.parametrize("lost", [[0], [1], [0, 1]])
+def test_shards_pass_a_lost_round_together(lost: Sequence[int]) -> None:
+    """Protects lockstep with several shards: clients wait until all have one version, and a shard that passed
+    a round alone would never be joined by the others. Nobody waited for what was deleted here."""
+    content = CONTENT | {"federation": CONTENT["federation"] | {"shards": 2}}
+    content |= {"learning": {"staleness": "lockstep"}}
+    with closing(MemoryFederation(content, 1)) as federation:
+        federation.start()
+        server = federation.start("pofmkl-server")
+        write(federation, range(3))
+        federation.settle()
+        federation.workers.remove(server)
+        server.close()
+        for shard in lost:
+            federation.bus.write([Outgoing("f.updates", b"a", b"nobody waits for this", shard)])
+            updates = federation.bus._log("f.updates", shard)
+            updates.drop(updates.end)
+        federation.start("pofmkl-server")
+        for numbers in ([], range(3, 6)):
+            write(federation, numbers)
+            for _ in range(5):
+                federation.settle()
+                federation.clock.now += 31
+        assert learnt(federation) == 12
+
+
+def test_a_loss_before_the_first_start_is_noted_once() -> None:
+    """Protects a server without clients: each of its starts closed a round more, with a warning."""
+    with closing(MemoryFederation(CONTENT | {"learning": {"staleness": "lockstep"}}, 1)) as federation:
+        federation.bus.write([Outgoing("f.updates", b"a", b"nobody waits for this", 0)])
+        updates = federation.bus._log("f.updates", 0)
+        updates.drop(updates.end)
+        for _ in range(3):
+            server = federation.start("pofmkl-server")
+            federation.settle()
+            federation.clock.now += 31
+            federation.settle()
+            versions = [one.value for one in server.role.measure() if one.name == "model_version"]
+            federation.workers.remove(server)
+            server.close()
+        assert max(versions) == 1

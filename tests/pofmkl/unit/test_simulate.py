@@ -240,6 +240,9 @@ def test_clients_that_cannot_be_told_apart_are_refused(
         ([[1], [2]], ""),
         (["yes", [1], "no"], "'yes'"),
         (["yes", "no", None], "'yes' and 'no' as 1 and 0"),
+        # As a Parquet file has them.
+        ([np.array([1.0, 2.0]), np.array([3.0])], ""),
+        (["yes", np.array(["no", "yes"]), "no"], "'yes'"),
     ],
 )
 def test_a_column_of_lists_is_refused(values: list[Any], ending: str) -> None:
