@@ -118,11 +118,13 @@ def _kib_a_client(client: PofmklClient, clients: int) -> float:
 
 
 def _changelog(preset: str, commits_per_second: int) -> tuple[float, float]:
-    """Bytes of a sample and changelog bytes a sample, keys included, once every client is known: one sample a
-    second each."""
+    """Bytes of a sample and of changelog a sample, keys included, once every client is known: one
+    sample a second each. A server takes the updates: without one, clients remember steps of their own."""
     clock, bus = Clock(), MemoryBus()
-    settings = client_settings(CLIENTS, DIMENSION, preset=preset)
-    worker = new_worker(settings, bus, clock)
+    worker, server = (
+        new_worker(client_settings(CLIENTS, DIMENSION, kind, preset), bus, clock)
+        for kind in ("pofmkl-client", "pofmkl-server")
+    )
     group, ticks = CLIENTS // commits_per_second, SECONDS[preset] * commits_per_second
     records, counted = list(sample_records(group * ticks, CLIENTS, DIMENSION)), 2 * commits_per_second
     already = 0.0
@@ -131,10 +133,12 @@ def _changelog(preset: str, commits_per_second: int) -> tuple[float, float]:
         if tick == counted:
             already = worker.metrics.changelog_bytes
         bus.write(records[tick * group : (tick + 1) * group])
-        worker.step(0.0)
+        while any([worker.step(0.0), server.step(0.0)]):
+            pass
     samples = records[counted * group :]
     grown = worker.metrics.changelog_bytes - already
     worker.close()
+    server.close()
     sample_bytes = sum(len(one.key or b"") + len(one.value or b"") for one in samples)
     return sample_bytes / len(samples), grown / len(samples)
 
