@@ -14,7 +14,7 @@ from streamfl.records.inputs import TIME_KINDS, InputSection
 from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.records.times import Timestamps, zone_named
 
-__all__ = ["InputReader", "Numbers"]
+__all__ = ["DAY", "InputReader", "Numbers"]
 
 DAY = 86_400.0
 TRUE, FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}

@@ -16,6 +16,8 @@ ENOUGH = 20
 # A mistake is reported until this many samples and labels came without it, so that a stray record is not
 # reported for ever.
 LATEST = 1_000
+# Labels of a history are read before their samples. So many samples may come without one of them.
+MOST_AWAITED = 1_000
 
 
 class InputMetrics:
@@ -180,7 +182,7 @@ class InputWatch:
         elif (
             self._joined
             and (labels := sum(self._labels_in[partition] for partition in self._sampled)) >= ENOUGH
-            and self._samples >= min(labels, LATEST)
+            and self._samples >= min(labels, MOST_AWAITED)
         ):
             text = (
                 f"none of {labels} labels met one of {self._samples} samples, so nothing is learnt: check "

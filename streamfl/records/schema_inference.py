@@ -8,12 +8,14 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from streamfl.contract.role import BadRecord
 from streamfl.records.fields import number_in, number_of_text, says_nothing, shown
+from streamfl.records.input_reader import DAY
 from streamfl.records.paths import ABSENT, Path, leaf_paths, path_of
 from streamfl.records.times import Timestamps, TimeUnit
 
@@ -34,7 +36,6 @@ PRESENT = 0.5
 UNLIKELY = math.log(1e6)
 # With fewer records, that all values differ says nothing.
 ENOUGH = 10
-DAY = 86_400
 WORDS = {"true", "false", "yes", "no", "on", "off"}
 # From 2008 to 2039.
 EPOCH: dict[TimeUnit, tuple[float, float]] = {
@@ -232,7 +233,10 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
 def _time(values: Sequence[Any], told: str, unit: TimeUnit | None = None) -> tuple[dict[str, Any], str]:
     """The weekday if all are at one time of the day, as dates are: the hour would be a constant."""
     times = Timestamps(unit)
-    seconds = {times.read(value, "") for value in values if _works(lambda one: times.read(one, ""), value)}
+    seconds: set[float] = set()
+    for value in values:
+        with suppress(BadRecord):
+            seconds.add(times.read(value, ""))
     hours = {second % DAY for second in seconds}
     if len(hours) == 1 and (len(seconds) > 1 or hours == {0}):
         alike = len({second // DAY % 7 for second in seconds}) == 1

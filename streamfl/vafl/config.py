@@ -29,6 +29,10 @@ PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
 RATES = {(False, True): 0.5, (False, False): 0.1, (True, True): 0.1, (True, False): 0.05}
 UNSCALED_RATE = 0.03
 LARGEST_BATCH = 16
+# Without learning.max_staleness: a gradient at an embedding that is older than this, in its party's steps,
+# counts less, and one that has waited for another party in vain is asked for anew. Its party may have sent
+# hundreds by the same parameters meanwhile; their gradients, all at once, would throw its model far off.
+STALE_STEPS = 2
 
 LayerSizes = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_LAYER)]], Field(max_length=8)]
 

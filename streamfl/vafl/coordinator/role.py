@@ -38,7 +38,7 @@ from streamfl.roles.first_learnt import first_awaited
 from streamfl.roles.label_pause import LabelPause
 from streamfl.roles.task_role import TaskRole
 from streamfl.state.clock_guard import earliest, time_written
-from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.config import STALE_STEPS, VaflSettings
 from streamfl.vafl.coordinator.alignment import NOTHING
 from streamfl.vafl.coordinator.figures import CoordinatorFigures
 from streamfl.vafl.coordinator.intake import Intake
@@ -57,10 +57,6 @@ __all__ = ["VaflCoordinator"]
 # Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for
 # the next.
 STRETCH = 1000
-# Where learning.max_staleness is left out: an embedding that has waited for another party in vain, and is
-# older than this, is asked for anew. Its party may have sent hundreds by the same parameters meanwhile; their
-# gradients, all at once, would throw its model far off.
-STALENESS_IN_VAIN = 2
 
 
 class VaflCoordinator(TaskRole[CoordinatorPartition]):
@@ -270,7 +266,8 @@ class VaflCoordinator(TaskRole[CoordinatorPartition]):
         _, outdated = task.parties.ages(epochs, versions, self._max_staleness)
         behind = task.parties.fall_behind(task.entities.missing_parties(rows, outdated))
         if self._max_staleness is None:
-            _, old = task.parties.ages(epochs, versions, STALENESS_IN_VAIN)
+            # Their gradients would count less.
+            _, old = task.parties.ages(epochs, versions, STALE_STEPS)
             outdated = old & task.entities.may_be_asked(rows)
         return self._work_off(task, names, rows, now, behind, outdated=outdated)
 

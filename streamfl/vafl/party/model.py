@@ -25,7 +25,7 @@ from streamfl.encoding.wire import Count, Name, decode_array, encode_array
 from streamfl.learning.optimisers import finite_step, optimiser_named
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
-from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.config import STALE_STEPS, VaflSettings
 from streamfl.vafl.functions.networks import Differentiable
 from streamfl.vafl.messages import bounded_array
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
@@ -34,9 +34,6 @@ from streamfl.vafl.party.noise import PartyNoise
 from streamfl.vafl.state import ANSWERED, ARRAY
 
 __all__ = ["PartyModel", "PendingGradient"]
-
-# The age, in the party's steps, up to which a gradient counts in full.
-YOUNG = 2
 
 
 class PendingGradient(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -167,8 +164,8 @@ class PartyModel:
         """
         if not self._gradient_noise:
             self._life.learn_bare()
-        if self._fewer and shown.steps is not None and (age := self._life.steps - shown.steps) > YOUNG:
-            gradient = encode_array(np.frombuffer(gradient, self._wire_dtype) / (age - YOUNG + 1))
+        if self._fewer and shown.steps is not None and (age := self._life.steps - shown.steps) > STALE_STEPS:
+            gradient = encode_array(np.frombuffer(gradient, self._wire_dtype) / (age - STALE_STEPS + 1))
         answered = PendingGradient(entity, shown.sequence, shown.features, gradient, self._gradient_noise)
         self._remembered.remember(len(self._pending), answered)
         self._pending.append(answered)

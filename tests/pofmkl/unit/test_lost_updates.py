@@ -10,6 +10,7 @@ import pytest
 from pofmkl.makers import MemoryFederation
 
 from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.worker import Worker
 
 CONTENT: dict[str, dict[str, Any]] = {
     "federation": {"name": "f", "clients": 2, "seed": 5, "features": ["x"]},
@@ -20,6 +21,16 @@ CONTENT: dict[str, dict[str, Any]] = {
 
 def learnt(federation: MemoryFederation) -> float:
     return sum(one.value for one in federation.workers[0].role.measure() if one.name == "lifetime_labels")
+
+
+def stop(federation: MemoryFederation, worker: Worker) -> None:
+    federation.workers.remove(worker)
+    worker.close()
+
+
+def delete_updates(federation: MemoryFederation, shard: int) -> None:
+    updates = federation.bus._log("f.updates", shard)
+    updates.drop(updates.end)
 
 
 def write(federation: MemoryFederation, numbers: Sequence[int]) -> None:
@@ -40,13 +51,11 @@ def test_a_round_whose_updates_were_deleted_ends(staleness: str, began: bool) ->
             write(federation, range(3))
             federation.settle()
             assert learnt(federation) == 6
-            federation.workers.remove(server)
-            server.close()
+            stop(federation, server)
         write(federation, range(3 if began else 0, 6))
         federation.settle()
         assert learnt(federation) == (8 if began else 2)
-        updates = federation.bus._log("f.updates", 0)
-        updates.drop(updates.end)
+        delete_updates(federation, 0)
         federation.start("pofmkl-server")
         federation.settle()
         federation.clock.now += 31
@@ -66,12 +75,10 @@ def test_shards_pass_a_lost_round_together(lost: Sequence[int]) -> None:
         server = federation.start("pofmkl-server")
         write(federation, range(3))
         federation.settle()
-        federation.workers.remove(server)
-        server.close()
+        stop(federation, server)
         for shard in lost:
             federation.bus.write([Outgoing("f.updates", b"a", b"nobody waits for this", shard)])
-            updates = federation.bus._log("f.updates", shard)
-            updates.drop(updates.end)
+            delete_updates(federation, shard)
         federation.start("pofmkl-server")
         for numbers in ([], range(3, 6)):
             write(federation, numbers)
@@ -85,14 +92,12 @@ def test_a_loss_before_the_first_start_is_noted_once() -> None:
     """Protects a server without clients: each of its starts closed a round more, with a warning."""
     with closing(MemoryFederation(CONTENT | {"learning": {"staleness": "lockstep"}}, 1)) as federation:
         federation.bus.write([Outgoing("f.updates", b"a", b"nobody waits for this", 0)])
-        updates = federation.bus._log("f.updates", 0)
-        updates.drop(updates.end)
+        delete_updates(federation, 0)
         for _ in range(3):
             server = federation.start("pofmkl-server")
             federation.settle()
             federation.clock.now += 31
             federation.settle()
             versions = [one.value for one in server.role.measure() if one.name == "model_version"]
-            federation.workers.remove(server)
-            server.close()
+            stop(federation, server)
         assert max(versions) == 1

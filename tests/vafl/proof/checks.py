@@ -16,9 +16,8 @@ from vafl.proof.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario,
 
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.testing.faults.observed_messages import Sent, TopicReader, latest, require, sent
-from streamfl.vafl.config import COORDINATOR
+from streamfl.vafl.config import COORDINATOR, STALE_STEPS
 from streamfl.vafl.coordinator.remembered_entity import RememberedEntity
-from streamfl.vafl.coordinator.role import STALENESS_IN_VAIN
 from streamfl.vafl.functions.models import embedding_function
 from streamfl.vafl.messages import EMBEDDING, REPLY
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
@@ -133,7 +132,7 @@ def check_staleness(
 
     A reply to a newer embedding shows that the coordinator knew it: replies are in the order in which they
     were decided."""
-    bound = chosen.settings.learning.max_staleness
+    bound, in_vain = chosen.settings.learning.max_staleness, _first_in_vain(bus, chosen)
     versions = {(place, one.epoch, one.sequence): one.parameters_version for place, _, one in embeddings}
     newest: dict[int, tuple[int, int]] = {}
     written = _newest_by_time(embeddings)
@@ -144,12 +143,11 @@ def check_staleness(
         if not reply.gradient:
             times, newest_then = written.get(partition, ([], []))
             count = bisect_right(times, at)
-            asked = count > 0 and _too_old(
-                made, newest_then[count - 1], STALENESS_IN_VAIN if bound is None else bound
-            )
+            oldest = STALE_STEPS if bound is None else bound
+            asked = count > 0 and _too_old(made, newest_then[count - 1], oldest)
             require(asked, f"{what}, is asked for anew without a reason")
             require(
-                bound is not None or at + CLOCK >= _first_in_vain(bus, chosen),
+                bound is not None or at + CLOCK >= in_vain,
                 f"{what}, is asked for anew before anything was waited for in vain",
             )
         elif bound is not None:
